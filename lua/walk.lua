@@ -12,8 +12,8 @@
 --              each, and for each charge its bucket (an index into KEYS, negative if the limit is in
 --              shadow mode) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
 --              a request has one charge per bucket: several costs have been added up. If it names a bucket with
---              several quotas, one charge records the cost of all. The others look: their cost is negative, and
---              must fit, too. The count is 1 then
+--              several quotas, or charges it and shadows there, one charge records. The others come behind it and
+--              look: their cost is negative, and must fit, too. The count is 1 then
 --         -<count> <bucket> <cost>               the same with one charge, on an index that no other
 --              operation uses
 --         close <bucket> 0                       writes the bucket, since the next operation names it with another
@@ -136,14 +136,18 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       local looked_us = delays and delays[i]
       if looked_us then
         -- The charge beside it is written, so that this quota sees it.
+        local is_enforced = false
         for j = first, last, 2 do
           local other = math.abs(words[j])
-          if asked[other] and keys[other] == keys[index] then
-            close(other)
-            buckets[other], charged[other], asked[other] = nil, nil, nil
+          if keys[other] == keys[index] then
+            is_enforced = is_enforced or words[j] > 0
+            if asked[other] then
+              close(other)
+              buckets[other], charged[other], asked[other] = nil, nil, nil
+            end
           end
         end
-        if words[i] < 0 and looked_us ~= 0 then made = 0 end
+        if words[i] < 0 and (is_enforced or looked_us ~= 0) then made = 0 end
       else
         if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
         if made * cost > 0 then charge(index, made * cost) end

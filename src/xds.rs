@@ -100,7 +100,7 @@ impl Follower {
 
     async fn follow_stream(&mut self) -> Result<std::convert::Infallible, String> {
         let mut stream = Stream::open(&self.settings).await?;
-        stream.begin(&self.settings.node, &self.accepted)?;
+        stream.begin(&self.settings.node)?;
         let mut rejected = 0;
         loop {
             let response = stream.next().await?;

@@ -28,12 +28,12 @@ pub fn authorization(bytes: &[u8]) {
     }
     assert!(head.headers.len() <= FIELDS_MOST + 2);
     for (name, value) in &head.headers {
-        let states = |(other, stated): (&String, &Vec<u8>)| {
-            HeaderName::from_bytes(other.as_bytes()).is_ok_and(|other| other == *name)
+        let states = |(other, stated): (&[u8], &[u8])| {
+            HeaderName::from_bytes(other).is_ok_and(|other| other == *name)
                 && HeaderValue::from_bytes(stated).is_ok_and(|stated| stated == *value)
         };
         let is_host = *name == HOST && value.as_bytes() == described.host;
-        assert!(is_host || described.headers.iter().any(states), "{name:?}: {value:?}");
+        assert!(is_host || described.lines().any(states), "{name:?}: {value:?}");
     }
     let request = Some(AttributeRequest { http: Some(described) });
     let call = CheckRequest { attributes: Some(AttributeContext { source: None, request }) };

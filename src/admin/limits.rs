@@ -99,6 +99,9 @@ impl LimitHandle {
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
+        if let Some(network) = key.and_then(|key| key::network_of(self.rule.config(), key)) {
+            shown["network"] = json!(network);
+        }
         Ok(Json(shown))
     }
 
@@ -117,15 +120,32 @@ impl LimitHandle {
     }
 }
 
-async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
+async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let gateway = admin.gateway.load_full();
+    let limits = ask_for_limits(&gateway).await;
+    Json(limits.unwrap_or_else(|error| known_limits(&gateway, &error)))
+}
+
+/// Returns the limits, with what the store has about them.
+async fn ask_for_limits(gateway: &Gateway) -> Result<Value, StoreError> {
     let overrides = gateway.limiter().overrides().await?;
     let mut limits = Vec::with_capacity(gateway.rules().len());
     for rule in gateway.rules().values() {
         let bans = rule.last_bans(gateway.limiter()).await?;
         limits.push(show_limit(rule, &overrides, &bans));
     }
-    Ok(Json(limits.into()))
+    Ok(limits.into())
+}
+
+/// Returns the limits with what is known without the store, and why that gives no answer.
+fn known_limits(gateway: &Gateway, error: &StoreError) -> Value {
+    let (overrides, cause) = (gateway.limiter().known_overrides(), with_cause(error));
+    let limits = gateway.rules().values().map(|rule| {
+        let mut shown = show_limit(rule, &overrides, &[]);
+        shown["store_error"] = json!(cause);
+        shown
+    });
+    limits.collect()
 }
 
 /// Shows a limit, with the rates of its keys and their bans.
@@ -267,13 +287,16 @@ fn bad_request(message: impl AsRef<str>) -> Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        match error.source() {
-            _ if matches!(error, StoreError::OverridesFull) => {
+        match error {
+            StoreError::OverridesFull => {
                 Self::new(StatusCode::CONFLICT, format!("{error}: unset some of these {OVERRIDES_MOST}"))
             }
-            _ if matches!(error, StoreError::Unsupported(_)) => bad_request(error.to_string()),
-            Some(cause) => Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}: {cause}")),
-            None => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            StoreError::Unsupported(_) => bad_request(error.to_string()),
+            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, with_cause(&error)),
         }
     }
+}
+
+fn with_cause(error: &StoreError) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

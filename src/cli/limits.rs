@@ -125,7 +125,10 @@ impl Limits {
             LimitsCommand::Set { .. } if answer["set"] == false => {
                 say(format_args!("not set: a rate is already set\n"));
             }
-            LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
+            LimitsCommand::Set { .. } => {
+                let network = answer["network"].as_str().map(|network| format!(" for all of {network}"));
+                say(format_args!("set: {}{}\n", describe(answer), network.unwrap_or_default()));
+            }
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),
             LimitsCommand::Unset { .. } => say(format_args!("unset\n")),
         }
@@ -173,7 +176,13 @@ fn print_list(answer: &Value) {
         keys.into_iter().for_each(|(key, [rate, set])| table.push([name.clone(), key, rate, set]));
     }
     say(format_args!("{table}"));
-    print_bans(answer);
+    match list(answer).iter().find_map(|limit| limit["store_error"].as_str()) {
+        None => print_bans(answer),
+        Some(error) => say(format_args!(
+            "\nThe store gives no answer: {error}.\n\
+             SET has what this gateway knows. Later changes and bans are not known.\n"
+        )),
+    }
 }
 
 /// Prints the bans that the gateway gave, if there are any. Keys are written as `limits reset` takes them.

@@ -128,10 +128,8 @@ fn parts(http: &HttpRequest) -> (Parts, Result<(), Rejection>) {
     let (mut parts, ()) = Request::new(()).into_parts();
     // Its response is written as header fields.
     parts.version = Version::HTTP_2;
-    for (name, value) in http.headers.iter().filter(|(name, _)| !name.starts_with(':')).take(FIELDS_MOST + 1)
-    {
-        let name = HeaderName::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
+    for (name, value) in http.lines().filter(|(name, _)| !name.starts_with(b":")).take(FIELDS_MOST + 1) {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
             parts.headers.append(name, value);
         }
     }

@@ -95,7 +95,7 @@ async fn decide(
     let mut plans: Vec<_> = request.descriptors.iter().map(plan).collect();
     let refunds = request.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits);
     let refunds = refunds.map(|descriptor| planner.plan(&request.domain, &view(request, descriptor)));
-    exchange.give_back(refunds.collect()).await;
+    exchange.give_back(refunds.collect(), deadline).await;
     drop_replaced(&mut plans);
     let verdicts: Vec<_> = plans.iter().map(|plan| plan.verdict.clone()).collect();
     let is_quota = |plan: &DescriptorPlan| plan.verdict.as_ref().is_some_and(|verdict| verdict.quota_mode);

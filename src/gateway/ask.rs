@@ -81,17 +81,23 @@ impl Exchange {
             facts.is_refused = true;
             return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
         }
+        // What only shadows bans nobody.
+        let banning = (!gateway.ratelimit_service().shadow).then_some(limiter);
         let outcome = match asks.is_empty() {
             true => Ok(Admission::default()),
-            false => rules::admit_descriptors(limiter, &rules, &asks, facts.arrival, deadline, decided).await,
+            false => {
+                let arrival = facts.arrival;
+                rules::admit_descriptors(limiter, &rules, &asks, arrival, deadline, banning, decided).await
+            }
         };
         facts.note_decided();
         facts.is_refused = outcome.is_err();
         CallDecision { outcome, uncountable: None, asks, of }
     }
 
-    /// Gives permits back where limits do that: the oldest in use, since the grants aren't known.
-    pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>) {
+    /// Gives permits back where limits do that: the oldest in use, since the grants aren't known. What the store hasn't done by the
+    /// deadline may be lost.
+    pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>, deadline: Option<Instant>) {
         let limits = plans.into_iter().flat_map(|plan| plan.limits);
         let limits = limits.filter(|(rule, _)| rule.limit().has_refunds());
         let asks = limits.filter_map(|(_, terms)| match terms {
@@ -100,7 +106,8 @@ impl Exchange {
         });
         let asks: Asks = asks.flatten().filter(|ask| ask.permits() > 0).collect();
         let limiter = &self.gateway.limiter;
-        for released in join_all(asks.iter().map(|ask| limiter.release(ask, None))).await {
+        let releases = asks.iter().map(|ask| limiter.release_before(ask, None, deadline));
+        for released in join_all(releases).await {
             if let Err(error) = released {
                 tracing::debug!("a refund is lost: {error}");
             }

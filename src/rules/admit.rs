@@ -48,11 +48,12 @@ pub async fn admit(
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),
     };
-    note(limiter, rules, asks, standings, admitted, arrival, log);
+    note(Some(limiter), rules, asks, standings, admitted, arrival, log);
     taken
 }
 
-/// Admits what descriptors ask, all of it or nothing, and notes what each of them got. Nobody waits beyond the deadline.
+/// Admits what descriptors ask, all of it or nothing, and notes what each of them got. Nobody waits beyond the deadline. Without a
+/// limiter for that, refusals ban nobody.
 ///
 /// # Errors
 /// The refusal.
@@ -62,6 +63,7 @@ pub(crate) async fn admit_descriptors(
     asks: &[Ask],
     arrival: Instant,
     deadline: Option<Instant>,
+    banning: Option<&Arc<Limiter>>,
     log: &mut Log,
 ) -> Result<Admission, Refusal> {
     let taken = match reports::split(rules, asks) {
@@ -76,7 +78,7 @@ pub(crate) async fn admit_descriptors(
         Err(refusal) => (refusal.standings(), false),
     };
     for standing in standings {
-        note(limiter, rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
+        note(banning, rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
     }
     taken
 }
@@ -88,9 +90,9 @@ pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]
     own(ask).or_else(|| asks.iter().filter(is_same).find_map(own))
 }
 
-/// Notes where the limits of a request stand that arrived then.
+/// Notes where the limits of a request stand that arrived then. Enough refusals ban its key, if there is a limiter to do that.
 fn note(
-    limiter: &Arc<Limiter>,
+    banning: Option<&Arc<Limiter>>,
     rules: &[Arc<Rule>],
     asks: &[Ask],
     standings: &[Standing],
@@ -106,7 +108,7 @@ fn note(
         let ask = asks.iter().find(|ask| standing.is_of(ask));
         let key = ask.map(Ask::key);
         rule.note(effect, origin, key, arrival);
-        if let Some(ask) = ask {
+        if let (Some(limiter), Some(ask)) = (banning, ask) {
             rule.note_breach(limiter, ask, standing);
         }
         if let Some(log) = log {
@@ -141,7 +143,7 @@ impl Repeat {
     /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
     pub fn refuse(&self, limiter: &Arc<Limiter>, arrival: Instant) -> Option<Refusal> {
         let limited = limiter.refuse_again(&self.asks, arrival)?;
-        note(limiter, &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
+        note(Some(limiter), &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
         Some(Refusal::Limited(limited))
     }
 }

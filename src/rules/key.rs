@@ -253,6 +253,17 @@ pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     Key::of_text(joined(texts.collect()))
 }
 
+/// Returns the network whose addresses a key counts together: `2001:db8::/64`. `None` if it has none.
+pub(crate) fn network_of(limit: &config::LimitSettings, key: &Key) -> Option<String> {
+    let mut texts = texts_of(key.as_str(), limit.key.len())?.into_iter();
+    let network: IpAddr = texts.find_map(|text| text.strip_prefix("ip=")?.parse().ok())?;
+    let (length, most) = match network {
+        IpAddr::V4(_) => (limit.prefixes.ipv4, 32),
+        IpAddr::V6(_) => (limit.prefixes.ipv6, 128),
+    };
+    (length < most).then(|| format!("{network}/{length}"))
+}
+
 /// Returns a key's text in the form that [`key_of`] parses. `None` if it isn't a key of this limit, whose configuration may have
 /// changed, or isn't UTF-8.
 pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {

@@ -85,13 +85,14 @@ impl Stream {
         Ok(Self { requests, state, received: BytesMut::new(), _connection: connection })
     }
 
-    /// Asks for all rules, and states the version that is in use.
+    /// Asks for all rules. It states no version, so that the server sends them in any case: one that has started again may give
+    /// the version that is in use to other rules, and one that sends nothing can't be told from one that has none.
     ///
     /// # Errors
     /// The stream has ended.
-    pub(super) fn begin(&self, node: &str, accepted: &str) -> Result<(), String> {
+    pub(super) fn begin(&self, node: &str) -> Result<(), String> {
         let node = Some(ClientNode { id: node.to_owned() });
-        self.send(&DiscoveryRequest { node, ..verdict(accepted, "") })
+        self.send(&DiscoveryRequest { node, ..verdict("", "") })
     }
 
     /// Accepts a response.

@@ -115,6 +115,41 @@ fn a_rate_of_nothing_blocks_and_is_lifted_again() {
     }
 }
 
+/// An IPv6 client has a whole network, so its addresses are counted together.
+#[test]
+fn the_network_that_a_rate_is_for_is_told() {
+    let gateway = gateway("5/h", "");
+    assert_eq!(
+        done(limits(&gateway, &["set", "l", "2001:db8::17", "9/h"])),
+        "set: 9/h for all of 2001:db8::/64\n"
+    );
+    assert_eq!(done(limits(&gateway, &["set", "l", "192.0.2.7", "9/h"])), "set: 9/h\n");
+    assert_eq!(done(limits(&gateway, &["set", "l", "9/h"])), "set: 9/h\n");
+}
+
+#[test]
+fn what_is_known_without_the_store_is_listed() {
+    let mut redis = Redis::start();
+    let own = "overrides = [{ key = \"192.0.2.7\", rate = \"7/h\" }]";
+    let gateway = Gateway::start(&format!(
+        "{}[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"ip\"\nrate = \"5/h\"\n{own}\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n",
+        redis.store()
+    ));
+    done(limits(&gateway, &["set", "l", "192.0.2.8", "9/h"]));
+    let table = "LIMIT  KEY           RATE  SET\n\
+                 l      *             5/h\n\
+                 l      ip=192.0.2.7  7/h\n\
+                 l      ip=192.0.2.8        9/h\n";
+    assert_eq!(done(limits(&gateway, &["list"])), table);
+    redis.kill();
+    let listed = done(limits(&gateway, &["list"]));
+    let (known, unknown) = listed.split_at(table.len());
+    assert_eq!(known, table);
+    assert!(unknown.starts_with("\nThe store gives no answer: "), "{unknown}");
+    assert!(unknown.ends_with("Later changes and bans are not known.\n"), "{unknown}");
+}
+
 #[test]
 fn a_reset_frees_a_key_on_all_gateways_at_once() {
     judge(PAUSE, || {

@@ -166,7 +166,7 @@ fn each_answer_is_documented_and_is_given() {
         &gateway("5/h", &away.store()),
         &document,
         &[
-            ("GET", "/api/limits", "/api/limits", "", 503),
+            ("GET", "/api/limits", "/api/limits", "", 200),
             ("PUT", OVERRIDE, "/api/limits/l/override", RATE, 503),
             ("DELETE", OVERRIDE, "/api/limits/l/override", "", 503),
             ("GET", KEY, "/api/limits/l/keys/192.0.2.7", "", 503),

@@ -370,6 +370,16 @@ fn settings_that_miss_each_other_are_told() {
                 by("ip", "ipv4_prefix = 24\noverrides = [{ key = \"198.51.100.17\", rate = \"9/s\" }]"),
                 &["all of `198.51.100.0/24`", "\"198.51.100.0\""],
             ),
+            (
+                by("ip", "overrides = [{ key = \"2001:db8::17\", rate = \"9/s\" }]"),
+                &["all of `2001:db8::/64`", "\"2001:db8::\"", "ipv6_prefix = 128"],
+            ),
+            (
+                limit(
+                    "key = [\"ip\", \"method\"]\nrate = \"5/s\"\noverrides = [{ key = [\"2001:db8::17\", \"*\"], rate = \"9/s\" }]",
+                ),
+                &["all of `2001:db8::/64`"],
+            ),
             (rewrite("/v1/"), &["gets to the upstream as `/v1/`", "rewrite = \"/v1/{*rest}\""]),
         ],
     );
@@ -383,6 +393,8 @@ fn settings_that_miss_each_other_are_told() {
         exposing("both", "RateLimit, X-RateLimit-Limit"),
         rewrite("/index.html"),
         by("ip", "overrides = [{ key = \"198.51.100.17\", rate = \"9/s\" }]"),
+        by("ip", "overrides = [{ key = \"2001:db8::\", rate = \"9/s\" }]"),
+        by("ip", "ipv6_prefix = 128\noverrides = [{ key = \"2001:db8::17\", rate = \"9/s\" }]"),
         rewrite("/v1/{*rest}"),
     ] {
         let (severities, told) = told(&fine);

@@ -68,6 +68,22 @@ struct Http {
     host: String,
     #[prost(string, tag = "6")]
     scheme: String,
+    #[prost(message, optional, tag = "13")]
+    header_map: Option<Lines>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lines {
+    #[prost(message, repeated, tag = "1")]
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bytes = "vec", tag = "3")]
+    raw_value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -129,8 +145,19 @@ fn framed(message: &impl Message) -> Vec<u8> {
 /// A request for this path, of a client with this address and these header fields.
 fn check(address: &str, path: &[u8], headers: &[(&str, &[u8])]) -> Vec<u8> {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect();
+    check_http(address, path, Http { headers, ..Http::default() })
+}
+
+/// The same, with the header as `encode_raw_headers` has it.
+fn check_raw(address: &str, path: &[u8], headers: &[(&str, &[u8])]) -> Vec<u8> {
+    let line = |(name, value): &(&str, &[u8])| Line { name: (*name).into(), raw_value: value.to_vec() };
+    let header_map = Some(Lines { lines: headers.iter().map(line).collect() });
+    check_http(address, path, Http { header_map, ..Http::default() })
+}
+
+fn check_http(address: &str, path: &[u8], header: Http) -> Vec<u8> {
     let (method, host, scheme) = ("GET".to_owned(), "shop.test".to_owned(), "https".to_owned());
-    let http = Http { method, headers, path: path.to_vec(), host, scheme };
+    let http = Http { method, path: path.to_vec(), host, scheme, ..header };
     let socket = Socket { address: address.to_owned(), port: 4711 };
     let attributes = Attributes {
         source: Some(Source { address: Some(Address { socket: Some(socket) }) }),
@@ -177,9 +204,16 @@ fn whatever_a_client_sends_is_decided() {
     for (path, expected) in [(&b"/api/%00"[..], 400), (b"no path", 400), (b"", 400), (b"/other", 0)] {
         assert_eq!(status(call(&decider, &[], check("203.0.113.5", path, &[]))), expected, "{path:?}");
     }
+    // Both forms of a header name the same key.
+    for value in [&b"\xff\xfe"[..], b"", &long, "grün".as_bytes()] {
+        let headers = [(":path", &b"/"[..]), ("x-api-key", value)];
+        assert_eq!(status(call(&decider, &[], check_raw("203.0.113.5", b"/api/a", &headers))), 429);
+    }
     let many: Vec<_> = (0..2_000).map(|at| format!("x-{at}")).collect();
     let many: Vec<_> = many.iter().map(|name| (name.as_str(), &b"a"[..])).collect();
-    assert_eq!(status(call(&decider, &[], check("203.0.113.5", b"/api/a", &many))), 431);
+    for check in [check, check_raw] {
+        assert_eq!(status(call(&decider, &[], check("203.0.113.5", b"/api/a", &many))), 431);
+    }
 }
 
 #[test]

@@ -264,6 +264,24 @@ fn envoy_admits_without_a_decision_if_it_is_told_so() {
     assert_eq!((admitted.status, admitted.header("ratelimit")), (200, None));
 }
 
+/// `encode_raw_headers` has the header in another field of the message, and doesn't join repeated lines.
+#[test]
+fn envoy_may_send_the_header_raw() {
+    let mode = "failure_mode_allow: false";
+    let raw = format!("{mode}\n                      encode_raw_headers: true");
+    let yaml = block("Envoy, by gRPC", 0).replace(mode, &raw);
+    let decider = Decider::start("", &toml().replace("\"ip\"", "\"header:x-api-key\""));
+    let files = [("envoy.yaml", &*yaml)];
+    let chain = Chain::start_with(decider, tempfile::tempdir().unwrap(), &files, envoy);
+    let status = |lines: &str| Client::connect(chain.address).get_with("/orders/7", lines).status;
+    assert_eq!([(); 6].map(|()| status("X-Api-Key: gold\r\n")), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(status("X-Api-Key: silver\r\n"), 200);
+    // As the gateway itself answers it.
+    let lines = "X-Api-Key: gold\r\nX-Api-Key: silver\r\n";
+    assert_eq!(status(lines), chain.decider.gateway.client().get_with("/orders/7", lines).status);
+    assert_eq!(status(lines), 400);
+}
+
 #[test]
 fn envoy_and_the_gateway_verify_each_other() {
     let certificates = Certificates::for_server(&["127.0.0.1"]);

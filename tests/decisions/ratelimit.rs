@@ -21,6 +21,9 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 const UNIMPLEMENTED: u32 = 12;
 const UNAVAILABLE: u32 = 14;
 
+/// The unit of a descriptor's limit.
+const HOUR: i32 = 3;
+
 /// A rule for descriptors of a path and an API key, with a limit of three an hour.
 const PER_KEY: &str = "[[descriptors]]\ndomain = \"shop\"\nmatch = { path = \"/v1/*\", api_key = \"*\" }\n\
     limits = [\"per-key\"]\n[limits.per-key]\nkey = \"descriptor:api_key\"\nrate = \"3/h\"\n";
@@ -205,7 +208,6 @@ fn proxied_requests_and_descriptors_count_together() {
 #[test]
 fn a_descriptor_may_state_its_rate() {
     const SECOND: i32 = 1;
-    const HOUR: i32 = 3;
     const DAY: i32 = 4;
     let decider = decider(&by_value("2/h", ""));
     assert_eq!(one(&decider, k(b"a")).left(), [(OK, 1)]);
@@ -406,6 +408,13 @@ descriptors:
     let named =
         ask(decider.address, &Request::new("d", [Descriptor::of(&[("a", b"one"), ("b", b"")])])).unwrap();
     assert_eq!(named.statuses[0].current_limit.as_ref().unwrap().name, "named");
+    // A descriptor's own limit comes before that of the file, also where the file has none.
+    let own = || {
+        let descriptor = Descriptor::of(&[("free", b"own")]).limited_to(1, HOUR);
+        ask(decider.address, &Request::new("d", [descriptor])).unwrap().left()[0]
+    };
+    assert_eq!([own(), own()], [(OK, 0), (OVER_LIMIT, 0)]);
+    assert_eq!(one(&[("free", b"own")]), (OK, u32::MAX));
     // It is watched, also for new files. Counts stay.
     std::fs::write(
         folder.path().join("d.yaml"),
@@ -461,6 +470,23 @@ fn a_service_in_shadow_mode_rejects_nothing() {
     let (decider, _folder) = with_folder(", shadow = true", &[("d", yaml)]);
     assert_eq!(left(&decider, &[&[("k", b"")]]), (OK, vec![(OK, 0)]));
     assert_eq!(left(&decider, &[&[("k", b"")]]), (OK, vec![(OVER_LIMIT, 0)]));
+}
+
+/// The key is shared with proxied requests, which a ban would reject.
+#[test]
+fn a_service_in_shadow_mode_bans_nobody() {
+    let banning = "[admin]\nlisten = \"127.0.0.1:0\"\n\
+        [[descriptors]]\ndomain = \"d\"\nmatch = { k = \"*\" }\nlimits = [\"l\"]\n\
+        [limits.l]\nkey = \"descriptor:k\"\nrate = \"1/h\"\nban = { after = \"3/h\", for = \"1h\" }\n";
+    for (shadow, bans) in [(false, 1.0), (true, 0.0)] {
+        let keys = format!("ratelimit_service = {{ shadow = {shadow} }}");
+        let decider = Decider::start(&keys, banning);
+        for _ in 0..5 {
+            left(&decider, &[&[("k", b"eve")]]);
+        }
+        let metrics = Metrics::scrape(&admin(&decider));
+        assert_eq!(metrics.of("tollgate_bans_total{limit=\"l\"}"), bans, "shadow = {shadow}");
+    }
 }
 
 #[test]

@@ -73,6 +73,47 @@ fn sources_of_a_rate_apply_in_their_order() {
     check("X-Quota: 300", Some(400), [[600, 600], [500, 500]]);
 }
 
+/// A month of the calendar isn't the time that a descriptor's limit is for.
+#[test]
+fn a_descriptors_limit_has_its_own_unit_where_the_calendar_counts() {
+    let [second, minute, day, month, year] = [1, 2, 4, 5, 6];
+    let redis = Redis::start();
+    let limit = "[[descriptors]]\ndomain = \"d\"\nmatch = { user = \"*\" }\nlimits = [\"l\"]\n\
+        [limits.l]\nkey = \"descriptor:user\"\nplain = true\nrate = \"100/month\"\n\
+        algorithm = \"fixed-window\"\ncalendar = \"+08:00\"\n";
+    for url in ["memory:", &redis.url()] {
+        let decider = Decider::start("", &format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n{limit}"));
+        let asked = |user: &str, limit: Option<(u32, i32)>| {
+            let descriptor = Descriptor::of(&[("user", user.as_bytes())]);
+            let descriptor = match limit {
+                None => descriptor,
+                Some((permits, unit)) => descriptor.limited_to(permits, unit),
+            };
+            let answer = ask(decider.address, &Request::new("d", [descriptor])).unwrap();
+            let unit = answer.statuses[0].current_limit.as_ref().unwrap().unit;
+            (answer.header("ratelimit-policy").unwrap().to_owned(), unit, answer.left()[0].1)
+        };
+        for (unit, window) in
+            [(second, ";w=1"), (minute, ";w=60"), (HOUR, ";w=3600"), (day, ";w=86400"), (year, "")]
+        {
+            let expected = (format!("\"l\";q=5{window}"), unit, 4);
+            assert_eq!(asked(&format!("of-{unit}"), Some((5, unit))), expected);
+        }
+        // In the limit's own unit, it counts on.
+        assert_eq!(asked("ann", None), ("\"l\";q=100".to_owned(), month, 99));
+        assert_eq!(asked("ann", Some((5, month))), ("\"l\";q=5".to_owned(), month, 3));
+        // Other units count apart from it.
+        assert_eq!(asked("ann", Some((5, HOUR))).2, 4);
+        assert_eq!(asked("ann", None).2, 97);
+    }
+    let buckets = redis.keys("tollgate:l:*");
+    for bucket in
+        ["fw:{descriptor:user=of-2}", "ch+0800:{descriptor:user=of-3}", "cy+0800:{descriptor:user=of-6}"]
+    {
+        assert!(buckets.contains(&format!("tollgate:l:{bucket}")), "{buckets:?}");
+    }
+}
+
 #[test]
 fn equal_descriptors_of_a_call_are_each_held_to_their_own_limit() {
     let redis = Redis::start();

@@ -1,10 +1,13 @@
 //! Costs that are reported after they have arisen.
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use crate::{
     decisions::Decider,
-    decisions::rls::{Descriptor, OK, OVER_LIMIT, Request, Response, ask},
+    decisions::rls::{Descriptor, OK, OVER_LIMIT, Request, Response, ask, ask_with},
     harness::{client::Answer, redis::Redis},
 };
 
@@ -184,4 +187,23 @@ fn a_call_gives_permits_back_where_the_limit_does() {
         assert_eq!(post(&decider, "/json", body).status, 200);
         assert_eq!(look(&decider), (OK, 400));
     }
+}
+
+#[test]
+fn a_refund_ends_before_the_caller_gives_up() {
+    let limits = TOKENS.replace("usage = \"reported\"", "refunds = true");
+    let redis = Redis::start();
+    let decider =
+        Decider::start("", &format!("[store]\nurl = \"{}\"\ntimeout = \"5s\"\n{limits}", redis.url()));
+    assert_eq!(send(&decider, [key(10)]).left(), [(OK, 990)]);
+    redis.pause();
+    let refund = || Descriptor { is_negative_hits: true, ..key(4) };
+    let asked = Instant::now();
+    for descriptors in [vec![refund()], vec![refund(), key(1)]] {
+        let request = Request::new("d", descriptors);
+        let answer = ask_with(decider.address, &request, &[("grpc-timeout", "300m")]).unwrap();
+        assert_eq!(answer.overall_code, OK);
+    }
+    assert!(asked.elapsed() < Duration::from_millis(1_500), "{:?}", asked.elapsed());
+    redis.resume();
 }

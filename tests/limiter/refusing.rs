@@ -234,3 +234,21 @@ fn a_request_that_arrived_before_a_refusal_ended_is_not_refused_by_it() {
         limiter.acquire_within_waits(&[ask(&limit, 1)], arrival).await.unwrap();
     });
 }
+
+/// Limits of one name and rate share a bucket, but not their mode.
+#[test]
+fn a_limit_that_enforces_is_not_loosened_by_one_of_its_name_that_shadows() {
+    let redis = Redis::start();
+    for url in ["memory:".to_owned(), redis.url()] {
+        block_on(async {
+            let limiter = patient(&url);
+            let [own, shadow] = [limit("l", "1/h"), Arc::new(Limit::new("l", quota("1/h")).shadow())];
+            for limits in [[&own, &shadow], [&shadow, &own]] {
+                let asks = limits.map(|limit| Ask::new(limit, limits[0].shadows().to_string()));
+                assert!(limiter.try_acquire(&asks).await.is_ok());
+                assert_eq!(limiter.peek(&asks[0]).await.unwrap().used(), 1);
+                assert!(limiter.try_acquire(&asks).await.is_err());
+            }
+        });
+    }
+}

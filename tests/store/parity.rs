@@ -39,14 +39,15 @@ fn excess() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0), 1 => 1..6_u32]
 }
 
-/// Draws the costs and quotas with which a request names its first bucket again: seldom any.
-fn repeats() -> impl Strategy<Value = Vec<(u32, u32)>> {
-    prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec((1..4_u32, excess()), 1..3)]
+/// Draws the costs and quotas with which a request names its first bucket again, and whether it shadows there: seldom any.
+fn repeats() -> impl Strategy<Value = Vec<(u32, bool, u32)>> {
+    let repeat = (1..4_u32, prop::bool::weighted(0.3), excess());
+    prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(repeat, 1..3)]
 }
 
-fn repeated(mut asked: Vec<Asked>, repeats: Vec<(u32, u32)>) -> Vec<Asked> {
-    if let Some(&(at, _, shadow, _)) = asked.first() {
-        asked.extend(repeats.into_iter().map(|(cost, excess)| (at, cost, shadow, excess)));
+fn repeated(mut asked: Vec<Asked>, repeats: Vec<(u32, bool, u32)>) -> Vec<Asked> {
+    if let Some(&(at, ..)) = asked.first() {
+        asked.extend(repeats.into_iter().map(|(cost, shadow, excess)| (at, cost, shadow, excess)));
     }
     asked
 }

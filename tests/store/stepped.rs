@@ -114,9 +114,11 @@ pub(crate) fn decision(reply: Reply) -> Decision {
     }
 }
 
-/// Returns true if a request names a bucket with different quotas.
+/// Returns true if a request names a bucket with different quotas, or charges it and shadows there.
 fn is_mixed(charges: &Charges) -> bool {
-    let differs = |one: &Charge, other: &Charge| one.bucket == other.bucket && one.quota != other.quota;
+    let differs = |one: &Charge, other: &Charge| {
+        one.bucket == other.bucket && (one.quota, one.shadow) != (other.quota, other.shadow)
+    };
     charges.iter().any(|one| charges.iter().any(|other| differs(one, other)))
 }
 

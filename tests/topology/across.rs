@@ -5,7 +5,7 @@ use std::{future::ready, sync::Arc, thread, time::Duration};
 use bytes::Bytes;
 use tokio::{runtime, time::Instant};
 use tollgate_limiter::{
-    Algorithm, Quota, Rate,
+    Algorithm, Ask, Limit, Limiter, Quota, Rate, StoreSettings,
     store::{Charge, Decision, Store},
 };
 
@@ -77,6 +77,46 @@ fn all_are_charged_or_none() {
             [8, 2, 4]
         );
         assert_eq!(store.charges_left_behind(), 0);
+    });
+}
+
+/// Each slot's grant has the time of its own server, which the other one's is before or after.
+#[test]
+fn the_first_grant_of_a_window_can_be_given_back() {
+    let cluster = Cluster::start();
+    block_on(async {
+        let settings = StoreSettings::at(&cluster.url()).unwrap();
+        let limiter = Limiter::open(&StoreSettings { timeout: Duration::from_secs(5), ..settings }).unwrap();
+        limiter.warm_up().await.unwrap();
+        let limits = ["one", "other"].map(|name| {
+            let quota = Quota::new(Algorithm::FixedWindow, "9/h".parse().unwrap());
+            Arc::new(Limit::new(name, quota).with_refunds())
+        });
+        for user in 0..10 {
+            let asks = limits.each_ref().map(|limit| Ask::new(limit, format!("{} {user}", limit.name())));
+            let admission = limiter.try_acquire(&asks).await.unwrap();
+            for ask in &asks {
+                assert!(limiter.release(ask, Some(&admission)).await.unwrap(), "{ask:?}");
+                assert_eq!(limiter.peek(ask).await.unwrap().used(), 0);
+            }
+        }
+    });
+}
+
+/// What an enforcing charge records isn't recorded again for one that shadows.
+#[test]
+fn a_bucket_that_is_charged_is_only_looked_at_by_what_shadows() {
+    let cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    let [a, b, _] = buckets(&cluster);
+    block_on(async {
+        store.warm_up().await.unwrap();
+        let own = charge(&a, 5, 2);
+        let decision =
+            take(&store, &[Charge { shadow: true, ..own.clone() }, own.clone(), charge(&b, 5, 1)]).await;
+        let seen = decision.outcomes.iter().map(|outcome| (outcome.charged, outcome.delay_us));
+        assert!(seen.eq([(false, Some(0)), (true, Some(0)), (true, Some(0))]), "{decision:?}");
+        assert_eq!(used(&store, &own).await, 2);
     });
 }
 

@@ -313,6 +313,17 @@ impl Algorithm {
         }
     }
 
+    /// Returns the algorithm for a rate with this window. A rate for another unit than that of the calendar counts by the calendar
+    /// of its own unit or, if there is none, in windows one after the other.
+    pub(crate) fn at_window(self, us: u64) -> Self {
+        match self {
+            Self::Calendar(calendar) => {
+                calendar.with_windows_of(us).map_or(Self::FixedWindow, Self::Calendar)
+            }
+            other => other,
+        }
+    }
+
     /// Returns true if other programs change the bucket and its rate at any time: then only the store knows what fits, and
     /// only now.
     ///

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Algorithm, Quota},
-    store::{Charge, Outcome, Overflow, Placed},
+    store::{Charge, Decision, Outcome, Overflow, Placed},
     text,
 };
 
@@ -30,6 +30,8 @@ pub(super) struct ChargedAsk<'r> {
     is_repeated: bool,
     /// The charge that is made instead, since the limit has no memory for the key.
     moved: Option<Box<Charge>>,
+    /// The time of the decision by the clock of its own server, if several took part.
+    time_us: Option<u64>,
 }
 
 pub(super) type ChargedAsks<'r> = SmallVec<[ChargedAsk<'r>; 1]>;
@@ -45,6 +47,7 @@ impl<'r> ChargedAsk<'r> {
             banned_from: None,
             is_repeated: false,
             moved: None,
+            time_us: None,
         }
     }
 
@@ -61,12 +64,18 @@ impl<'r> ChargedAsk<'r> {
             charge,
             is_repeated: false,
             moved: None,
+            time_us: None,
         })
     }
 
     /// Returns the permits that the request asks for, of which fewer may be charged.
     pub(super) fn cost(&self) -> u32 {
         self.cost
+    }
+
+    /// Returns the time at which a decision made its charge, by the clock of its server.
+    pub(super) fn granted_us(&self, decision: &Decision) -> u64 {
+        self.time_us.unwrap_or(decision.time_us)
     }
 
     /// Returns true if it looks at a ban, and charges nothing.
@@ -85,7 +94,8 @@ impl<'r> ChargedAsk<'r> {
             return false;
         }
         let quota = self.charge.quota;
-        let joins = (quota, self.scope) == (other.charge.quota, other.scope)
+        let joins = (quota, self.scope, self.charge.shadow)
+            == (other.charge.quota, other.scope, other.charge.shadow)
             && quota.algorithm != Algorithm::Concurrency;
         if joins {
             self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
@@ -172,6 +182,10 @@ impl Placed for ChargedAsk<'_> {
 
     fn move_to(&mut self, charge: Charge) {
         self.moved = Some(Box::new(charge));
+    }
+
+    fn note_time(&mut self, time_us: u64) {
+        self.time_us = Some(time_us);
     }
 
     fn is_moved(&self) -> bool {

@@ -53,7 +53,7 @@ impl RefundableGrant {
             waits: waits.clone(),
             bucket: bucket.clone(),
             quota: *quota,
-            granted_us: decision.time_us,
+            granted_us: asked.granted_us(decision),
             charged: *cost,
             left: AtomicU32::new(asked.cost()),
         })

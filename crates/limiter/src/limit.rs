@@ -94,7 +94,7 @@ impl Limit {
             on_failure: OnFailure::Local,
             wait: Duration::ZERO,
             costs: Costs::Vary,
-            stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
+            stem: stem(name, quota.algorithm),
             redisson_name: None,
             policy: policy(name, quota),
             ban_us: None,
@@ -143,7 +143,7 @@ impl Limit {
         let quota = Quota::new(self.quota.algorithm.with_refunds(), self.quota.rate());
         let gives_back = !matches!(quota.algorithm, Algorithm::Concurrency | Algorithm::Redisson(_));
         assert!(gives_back, "`{}` can't have refunds", self.name);
-        let stem = format!(":{}:{}:{{", self.name, quota.algorithm.tag());
+        let stem = stem(&self.name, quota.algorithm);
         Self { quota, stem, costs: Costs::Refunded, ..self }
     }
 
@@ -197,11 +197,14 @@ impl Limit {
         Self { ban_us: Some(us.clamp(1_000, Rate::MAX_WINDOW_US)), ..self }
     }
 
-    /// Returns the name of a key's bucket in a store with this prefix.
-    fn bucket(&self, key_prefix: &str, key: &str) -> Bytes {
+    /// Returns the name of a key's bucket under this algorithm, in a store with this prefix.
+    fn bucket(&self, key_prefix: &str, algorithm: Algorithm, key: &str) -> Bytes {
         match &self.redisson_name {
             Some(name) => name.of_key(key).into(),
-            None => text::concat([key_prefix, &self.stem, key, "}"]).into(),
+            None if algorithm == self.quota.algorithm => {
+                text::concat([key_prefix, &self.stem, key, "}"]).into()
+            }
+            None => text::concat([key_prefix, &stem(&self.name, algorithm), key, "}"]).into(),
         }
     }
 
@@ -370,6 +373,11 @@ impl Limit {
     pub fn wait(&self) -> Duration {
         self.wait
     }
+}
+
+/// Returns the part of a bucket's name between the store's prefix and the key.
+fn stem(name: &str, algorithm: Algorithm) -> String {
+    format!(":{name}:{}:{{", algorithm.tag())
 }
 
 /// Returns the value of `RateLimit-Policy` for a limit alone, as long as its quota is this one.

@@ -120,6 +120,11 @@ impl HeldRate {
         self.until.is_none_or(|until| until > now())
     }
 
+    fn as_set(&self, now: Instant) -> Override {
+        let lasts = self.until.map(|until| until.saturating_duration_since(now));
+        Override { rate: self.rate, scope: self.scope, lasts }
+    }
+
     /// The limit may have had another algorithm when it was set: what is no window of this one's isn't taken
     /// for one.
     fn rate_for(&self, own: Quota) -> Rate {
@@ -302,6 +307,20 @@ impl Overridden {
     pub(crate) fn len(&self) -> usize {
         let (read, now) = (self.read.load(), Instant::now());
         read.limits.values().map(|limit| limit.count(|held| held.holds(|| now))).sum()
+    }
+
+    /// Returns those that hold, by the name of the limit, or that and a key's text with a space between them.
+    pub(crate) fn entries(&self) -> Vec<(String, Override)> {
+        let (read, now) = (self.read.load(), Instant::now());
+        let mut entries = Vec::new();
+        for (limit, of_limit) in &read.limits {
+            let own = of_limit.own.iter().map(|held| (limit.clone(), held));
+            let keys = of_limit.keys.iter().map(|(key, held)| (format!("{limit} {key}"), held));
+            let holding = own.chain(keys).filter(|(_, held)| held.holds(|| now));
+            entries.extend(holding.map(|(field, held)| (field, held.as_set(now))));
+        }
+        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        entries
     }
 
     /// Returns the override of a key: that of the key itself, or else that of the limit.

@@ -55,7 +55,8 @@ pub struct Charge {
     /// Permits to record. With 0 nothing is recorded, and the charge is admitted iff one permit fits: what it
     /// costs is recorded later. A charge on a concurrency quota has a cost of 1.
     pub cost: u32,
-    /// True if the limit only shadows: it is charged if it has room once the others admit, and refuses nothing.
+    /// True if the limit only shadows: it is charged if it has room once the others admit, and refuses nothing. Where another
+    /// charge of the request on the same bucket enforces, it isn't recorded beside that one.
     pub shadow: bool,
 }
 
@@ -81,6 +82,9 @@ pub(crate) trait Placed {
 
     /// Replaces the charge by one of its overflow's.
     fn move_to(&mut self, charge: Charge);
+
+    /// Notes the time of the decision by the clock of the charge's own server, if several took part.
+    fn note_time(&mut self, _time_us: u64) {}
 
     /// Returns true if the charge has been replaced.
     fn is_moved(&self) -> bool {
@@ -117,7 +121,7 @@ struct BucketTotal {
     first: usize,
     /// The quotas on the bucket differ, those of shadowing charges included. The cost must fit each of its own kind.
     is_mixed: bool,
-    /// It shadows another quota than that by which the enforcing charges are recorded, so it isn't recorded.
+    /// It shadows where enforcing charges are recorded, so it isn't recorded.
     only_looks: bool,
 }
 
@@ -134,8 +138,7 @@ fn total_of<P: Placed>(charges: &[P], at: usize) -> BucketTotal {
             total.first = total.first.min(place);
         }
     }
-    let mut enforcing = on_bucket().filter(|(_, other)| !other.shadow);
-    total.only_looks = own.shadow && enforcing.next().is_some_and(|(_, first)| first.quota != own.quota);
+    total.only_looks = own.shadow && on_bucket().any(|(_, other)| !other.shadow);
     total
 }
 
@@ -627,11 +630,10 @@ impl Store {
             Self::Memory(store) => return store.take(charges, Instant::now().into_std()),
             Self::Redis(store) => store,
         };
-        let charges = charges.iter().map(|charge| charge.charge().clone()).collect();
-        match store.operate(Operation::Take(charges), deadline).await? {
-            Reply::Decision(decision) => Ok(decision),
-            Reply::Usage(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
-        }
+        let asked = charges.iter().map(|charge| charge.charge().clone()).collect();
+        let (decision, times) = store.take(asked, deadline).await?;
+        charges.iter_mut().zip(times).for_each(|(charge, time_us)| charge.note_time(time_us));
+        Ok(decision)
     }
 
     /// Returns when a decision must be asked for at the latest, to be there by its deadline.

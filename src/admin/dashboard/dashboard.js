@@ -671,7 +671,12 @@ async function askForOverridesAndBans() {
     ...inFile.map((own) => ({ limit, from: "file", ends_in_ms: null, ...own })),
   ]);
   tables.overrides.show(own.slice(0, OVERRIDES_SHOWN));
-  tables.bans.show(data.flatMap(({ limit, bans }) => bans.map((ban) => ({ limit, ...ban }))));
+  const { store_error: fault } = data.find(({ store_error }) => store_error) ?? {};
+  if (fault) {
+    for (const table of [tables.overrides, tables.bans]) table.showUnknown(`Not known: ${fault}.`);
+  } else {
+    tables.bans.show(data.flatMap(({ limit, bans }) => bans.map((ban) => ({ limit, ...ban }))));
+  }
 }
 
 /** The most overrides to show, those that are set first. */

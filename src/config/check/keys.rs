@@ -194,15 +194,19 @@ impl Check<'_, '_> {
         prefixes: Prefixes,
     ) {
         let parts = parts_of(written.get_ref(), key);
-        if let ([KeyPart::Ip], [text]) = (key, &parts[..])
-            && let Ok(address @ IpAddr::V4(_)) = text.parse::<IpAddr>()
-            && prefixes.network(address) != address
-        {
+        for (text, _) in parts.iter().zip(key).filter(|(_, part)| **part == KeyPart::Ip) {
+            let Ok(address) = text.parse::<IpAddr>().map(|address| address.to_canonical()) else { continue };
             let network = prefixes.network(address);
-            let fault =
-                Diagnostic::warning(format!("this is the rate of all of `{network}/{}`", prefixes.ipv4));
+            if network == address {
+                continue;
+            }
+            let (length, remedy) = match address {
+                IpAddr::V4(_) => (prefixes.ipv4, "leave `ipv4_prefix` out"),
+                IpAddr::V6(_) => (prefixes.ipv6, "set ipv6_prefix = 128"),
+            };
+            let fault = Diagnostic::warning(format!("this is the rate of all of `{network}/{length}`"));
             let help = format!(
-                "write \"{network}\" if that is meant, or leave `ipv4_prefix` out, so that addresses are counted alone"
+                "write \"{network}\" if that is meant, or {remedy}, so that addresses are counted alone"
             );
             self.fault(fault.at(&written.span(), "").help(help));
         }

@@ -100,7 +100,11 @@ impl Reader<'_> {
         let is_large = rate.window_us >= DAY_S * 1_000_000 && rate.permits > EXACT_MOST;
         let algorithm =
             if is_large { Algorithm::SlidingCells { cells: CELLS } } else { Algorithm::SlidingWindow };
-        let name = limit_name(way);
+        let mut name = limit_name::<8>(way);
+        if self.limits.contains_key(&name) {
+            // Another way has the same hash, and keeps its name.
+            name = limit_name::<32>(way);
+        }
         let limit = LimitSettings {
             name: name.clone(),
             key: way[1..].iter().map(|(key, _)| KeyPart::Descriptor(key.clone())).collect(),
@@ -130,8 +134,8 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the name of a limit: the domain and the keys on the way, and a hash that no other way has.
-fn limit_name(way: &Way) -> String {
+/// Returns the name of a limit: the domain and the keys on the way, and so many digits of a hash.
+fn limit_name<const DIGITS: usize>(way: &Way) -> String {
     let words = way.iter().flat_map(|(key, value)| [Some(key.as_str()), value.as_deref()]).flatten();
     let words = words.collect::<Vec<_>>().join("-").to_lowercase();
     let plain =
@@ -144,6 +148,6 @@ fn limit_name(way: &Way) -> String {
     }
     name.truncate(NAME_BYTES);
     let hash = Sha256::digest(serde_json::to_vec(way).expect("texts can be written"));
-    let hash = text::hex::<8>(hash);
+    let hash = text::hex::<DIGITS>(hash);
     format!("{}-{}", name.trim_end_matches('-'), str::from_utf8(&hash).expect("digits are ASCII"))
 }

@@ -81,6 +81,23 @@ fn a_domain_may_have_several_files_if_that_is_wanted() {
     assert!(missing.starts_with("error: can't read the folder `no/such`"), "{missing}");
 }
 
+/// The ways to these two have the same 32 bits of their hash.
+#[test]
+fn limits_whose_names_would_be_the_same_are_two() {
+    let of = |last: u32| {
+        let value = format!("{}{last}", "a".repeat(60));
+        format!("- {{ key: k, value: {value}, rate_limit: {{ unit: day, requests_per_unit: {last} }} }}\n")
+    };
+    let names = |values: &[u32]| {
+        let text = format!("domain: d\ndescriptors:\n{}", values.iter().copied().map(of).collect::<String>());
+        let limits = read(&[&text], false).unwrap().limits;
+        limits.iter().map(|(name, limit)| (limit.quota.permits, name.clone())).collect::<BTreeMap<_, _>>()
+    };
+    let (one, both) = (names(&[75_215]), names(&[75_215, 96_075]));
+    assert_eq!((both.len(), &both[&75_215]), (2, &one[&75_215]), "{both:?}");
+    assert_eq!(names(&[96_075])[&96_075], one[&75_215]);
+}
+
 #[test]
 fn no_limit_of_a_merged_domain_hides_another() {
     let of = |value: &str, key: &str, limit: u32| {

@@ -51,6 +51,7 @@ pub(super) struct AttributeRequest {
 pub(super) struct HttpRequest {
     #[prost(string, tag = "2")]
     pub(super) method: String,
+    /// Repeated lines are one, with commas between their values.
     #[prost(map = "string, bytes", tag = "3")]
     pub(super) headers: HashMap<String, Vec<u8>>,
     /// With the query.
@@ -60,6 +61,41 @@ pub(super) struct HttpRequest {
     pub(super) host: Vec<u8>,
     #[prost(string, tag = "6")]
     pub(super) scheme: String,
+    /// The header in place of `headers`, if Envoy is told to `encode_raw_headers`.
+    #[prost(message, optional, tag = "13")]
+    pub(super) header_map: Option<HeaderLines>,
+}
+
+impl HttpRequest {
+    /// Returns the names and values of the header's lines, pseudo-header fields included.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let joined = self.headers.iter().map(|(name, value)| (name.as_bytes(), &**value));
+        let raw = self.header_map.iter().flat_map(|map| &map.headers);
+        joined.chain(raw.map(|line| (&*line.key, line.value())))
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderLines {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) headers: Vec<HeaderLine>,
+}
+
+/// A line of a header. It has one of the two values.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderLine {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) raw_value: Vec<u8>,
+}
+
+impl HeaderLine {
+    fn value(&self) -> &[u8] {
+        if self.raw_value.is_empty() { &self.value } else { &self.raw_value }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

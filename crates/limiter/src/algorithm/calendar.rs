@@ -46,6 +46,20 @@ impl CalendarUnit {
         }
     }
 
+    /// Returns the unit that is this long, in microseconds. Months have 28 to 31 days, and years 365 or 366.
+    fn of_length(us: u64) -> Option<Self> {
+        if us == HOUR_US {
+            return Some(Self::Hour);
+        }
+        match (us / DAY_US, us % DAY_US) {
+            (1, 0) => Some(Self::Day),
+            (7, 0) => Some(Self::Week),
+            (28..=31, 0) => Some(Self::Month),
+            (365 | 366, 0) => Some(Self::Year),
+            _ => None,
+        }
+    }
+
     /// Returns the length of the longest one, in microseconds.
     pub(crate) fn longest_us(self) -> u64 {
         match self {
@@ -185,6 +199,11 @@ impl Calendar {
             }
         };
         ((start_us - offset_us).max(0) as u64, (end_us - offset_us) as u64)
+    }
+
+    /// Returns the calendar of the same clock whose windows are this long. `None` if it has no such unit.
+    pub(super) fn with_windows_of(self, us: u64) -> Option<Self> {
+        CalendarUnit::of_length(us).map(|unit| Self { unit, ..self })
     }
 
     /// Returns the part of a bucket's name that tells its windows from others: `cm`, `cd+0800`.

@@ -185,7 +185,7 @@ impl Ask {
         self
     }
 
-    /// Sets the key's own rate, which replaces the limit's.
+    /// Sets the key's own rate, which replaces the limit's. Its unit may be another one, also for a limit by the calendar.
     ///
     /// # Examples
     ///
@@ -290,7 +290,8 @@ impl Ask {
         Some(Charge { bucket, quota, cost: 0, shadow: false })
     }
 
-    /// Returns its charge at this rate, on a bucket with this prefix.
+    /// Returns its charge at this rate, on a bucket with this prefix. A limit by the calendar counts a rate for another unit than its
+    /// own in windows of that unit, apart from its own.
     ///
     /// # Examples
     ///
@@ -306,8 +307,8 @@ impl Ask {
     /// ```
     pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
         let Self { limit, key, cost, .. } = self;
-        let bucket = limit.bucket(key_prefix, key.as_str());
-        let quota = Quota::new(limit.quota.algorithm, rate);
+        let quota = Quota::new(limit.quota.algorithm.at_window(rate.window_us), rate);
+        let bucket = limit.bucket(key_prefix, quota.algorithm, key.as_str());
         Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
     }
 }

@@ -42,6 +42,8 @@ impl Limiter {
     pub(super) fn charged<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
         let (charge, scope) = self.charge(ask);
         let common = self.quota(&ask.limit, None);
+        // What counts in another kind of bucket has nothing in common with the other keys.
+        let common = if common.algorithm == charge.quota.algorithm { common } else { charge.quota };
         let mut asked = ChargedAsk::new(ask, charge, common);
         asked.scope = scope;
         asked

@@ -239,6 +239,27 @@ impl Limiter {
         Ok(overrides.entries)
     }
 
+    /// Returns the overrides that this process knows and applies, as [`Self::overrides`] does, without asking the store: those of
+    /// its last answer, while it gives none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Limiter, Override, Rate, SetWhen};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// let set = Override { rate: "50/min".parse()?, scope: None, lasts: None };
+    /// limiter.set_override(&logins, None, &set, SetWhen::Always).await?;
+    /// assert_eq!(limiter.known_overrides(), [("logins".to_owned(), set)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn known_overrides(&self) -> Vec<(String, Override)> {
+        self.overridden.entries()
+    }
+
     /// Notes a change that this gateway has made. Returns whether there is one.
     async fn note_own(&self, change: Option<OverrideChange>) -> Result<bool, StoreError> {
         let Some(change) = change else { return Ok(false) };

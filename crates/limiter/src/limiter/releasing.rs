@@ -42,8 +42,49 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn release(&self, ask: &Ask, admission: Option<&Admission>) -> Result<bool, StoreError> {
+        self.release_by(ask, admission, Instant::now() + PATIENCE).await
+    }
+
+    /// Gives permits back as [`Self::release`] does, for a caller that doesn't wait beyond the deadline. The store's own deadline
+    /// holds, too.
+    ///
+    /// # Errors
+    /// As those of [`Self::release`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tokio::time::Instant;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let tokens = Arc::new(Limit::new("tokens", "1000/min".parse::<Rate>()?).with_refunds());
+    /// let admission = limiter.try_acquire(Ask::new(&tokens, "alice").cost(1000)).await?;
+    ///
+    /// let (unused, deadline) = (Ask::new(&tokens, "alice").cost(900), Instant::now() + Duration::from_millis(20));
+    /// assert!(limiter.release_before(&unused, Some(&admission), Some(deadline)).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release_before(
+        &self,
+        ask: &Ask,
+        admission: Option<&Admission>,
+        deadline: Option<Instant>,
+    ) -> Result<bool, StoreError> {
+        let latest = Instant::now() + self.timeout;
+        self.release_by(ask, admission, deadline.map_or(latest, |deadline| deadline.min(latest))).await
+    }
+
+    async fn release_by(
+        &self,
+        ask: &Ask,
+        admission: Option<&Admission>,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let (Charge { bucket, quota, cost, .. }, scope) = self.charge(ask);
-        let deadline = Instant::now() + PATIENCE;
         if quota.algorithm.is_changed_by_others() {
             let is_given = self.store.release_permits(&bucket, quota, cost, deadline).await?;
             // Those who wait here needn't wait for a grant to end.

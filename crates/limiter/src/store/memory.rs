@@ -511,7 +511,7 @@ impl MemoryStore {
         // The delay is what it was: nothing was charged to a bucket in which its cost didn't fit.
         let outcomes = decided
             .map(|((Charge { quota, .. }, (name, index)), (delay_us, total))| {
-                let charged = admitted && *delay_us == Some(0);
+                let charged = admitted && !total.only_looks && *delay_us == Some(0);
                 let look = |state: &State| outcome(state, *quota, time_us, charged, *delay_us);
                 let shard = shards.of(*index);
                 if total.is_mixed {

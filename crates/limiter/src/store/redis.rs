@@ -160,7 +160,25 @@ impl RedisStore {
         }
     }
 
-    /// Does an operation in the next call of this thread.
+    /// Decides a request. If it has charges on several servers, also returns the time of each by its own server's clock.
+    ///
+    /// # Errors
+    /// No decision, at the latest at `deadline`.
+    pub(crate) async fn take(
+        &self,
+        charges: Charges,
+        deadline: Instant,
+    ) -> Result<(Decision, Vec<u64>), StoreError> {
+        if matches!(self.place, Topology::Cluster(_)) && across::is_across(&charges) {
+            return Box::pin(across::take(self, charges, deadline)).await;
+        }
+        match self.operate(Operation::Take(charges), deadline).await? {
+            Reply::Decision(decision) => Ok((decision, Vec::new())),
+            Reply::Usage(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Does an operation, whose buckets are on one slot, in the next call of this thread.
     ///
     /// # Errors
     /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
@@ -168,12 +186,7 @@ impl RedisStore {
         match &self.place {
             Topology::One(node) => node.operate(LANE, operation, deadline)?.await,
             // On the heap, to keep the way through the other place small.
-            Topology::Cluster(cluster) => match operation {
-                Operation::Take(charges) if across::is_across(&charges) => {
-                    Box::pin(across::take(self, charges, deadline)).await.map(Reply::Decision)
-                }
-                operation => Box::pin(cluster.operate(operation, deadline)).await,
-            },
+            Topology::Cluster(cluster) => Box::pin(cluster.operate(operation, deadline)).await,
         }
     }
 

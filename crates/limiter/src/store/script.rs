@@ -86,7 +86,7 @@ pub struct Call {
     operations: Vec<usize>,
     /// The requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
     repeats: HashMap<usize, SmallVec<[usize; 4]>>,
-    /// True if operations hold one bucket to different quotas.
+    /// True if operations hold one bucket to different quotas, or a request charges it and shadows there.
     has_variants: bool,
 }
 
@@ -212,17 +212,22 @@ impl Call {
             }
             places.push(at.unwrap_or(asked.len() - 1));
         }
-        if asked.len() < charges.len() {
-            self.repeats.insert(self.operations.len(), places);
-        }
+        let shadows_own = |(at, (place, _, shadow)): (usize, &(usize, i64, bool))| {
+            asked[..at].iter().any(|other| (other.0, other.2) == (*place, !shadow))
+        };
+        self.has_variants |= asked.iter().enumerate().any(shadows_own);
         if self.has_variants {
             self.look_beside(&mut asked);
+            looks_last(&mut asked, &mut places);
+        }
+        if places.iter().enumerate().any(|(charge, place)| charge != *place) {
+            self.repeats.insert(self.operations.len(), places);
         }
         asked
     }
 
-    /// Makes one of several charges of a request on one bucket, with different quotas, record the cost of all. The others only look
-    /// whether it fits their quota, too.
+    /// Makes one of several charges of a request on one bucket, with different quotas, record the cost of all that enforce, or of all
+    /// that shadow if none enforces. The others only look whether it fits their quota, too.
     fn look_beside(&self, asked: &mut GroupKey) {
         let own = asked.clone();
         let key = |(place, ..): &(usize, i64, bool)| self.buckets[*place].key;
@@ -230,7 +235,8 @@ impl Call {
             let same = || own.iter().filter(|other| key(other) == key(charge));
             let total: i64 = same().filter(|other| other.2 == charge.2).map(|(_, cost, _)| *cost).sum();
             let recording = same().find(|(.., shadow)| !shadow).or_else(|| same().next());
-            let records = recording.is_none_or(|(place, ..)| *place == charge.0);
+            let records =
+                recording.is_none_or(|(place, _, shadow)| (*place, *shadow) == (charge.0, charge.2));
             charge.1 = if records { total } else { -total.max(1) };
         }
     }
@@ -594,7 +600,17 @@ fn call_name(call: u64) -> String {
     format!("{:x}.{call:x}.", *PROCESS)
 }
 
-/// Returns true if a request names a bucket with several quotas.
+/// Moves the charges that only look behind the others, so that they see what those record.
+fn looks_last(asked: &mut GroupKey, places: &mut [usize]) {
+    let mut order: SmallVec<[usize; 4]> = (0..asked.len()).collect();
+    order.sort_by_key(|at| asked[*at].1 < 0);
+    *asked = order.iter().map(|at| asked[*at]).collect();
+    for place in places {
+        *place = order.iter().position(|at| at == place).expect("each has a place");
+    }
+}
+
+/// Returns true if a request names a bucket with several quotas, or charges it and shadows there.
 fn is_mixed(asked: &[(usize, i64, bool)]) -> bool {
     asked.iter().any(|(_, cost, _)| *cost < 0)
 }

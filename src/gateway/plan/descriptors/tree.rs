@@ -74,7 +74,8 @@ impl EntryLevel {
         exact.or_else(pattern).or_else(|| self.any.get(key))
     }
 
-    /// Returns the limit of a descriptor, if one is as deep as the descriptor.
+    /// Returns the limit of a descriptor, if one is as deep as the descriptor. A descriptor that states its own rate is limited
+    /// to that, also where the file has no limit.
     pub(super) fn plan(&self, descriptor: &Descriptor<'_>) -> Option<DescriptorPlan> {
         let mut level = self;
         let mut values = SmallVec::<[&[u8]; 4]>::new();
@@ -84,7 +85,8 @@ impl EntryLevel {
             values.push(branch.shared.as_deref().unwrap_or(value));
             (level, leaf) = (&branch.below, branch.leaf.as_ref());
         }
-        let Leaf { verdict, limit } = leaf?;
+        let Leaf { verdict, limit } =
+            leaf.filter(|leaf| leaf.limit.is_some() || descriptor.rate.is_none())?;
         let terms = limit.as_ref().map(|limit| {
             // A key may come twice, so the place of the part counts.
             let parts = &limit.config().key;

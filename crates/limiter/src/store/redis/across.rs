@@ -25,63 +25,72 @@ pub(super) fn is_across(charges: &Charges) -> bool {
     slots.any(|slot| Some(slot) != first)
 }
 
+/// A decision, and the time of each charge by the clock of its server: 0 if that wasn't asked.
+type TimedDecision = (Decision, Vec<u64>);
+
 /// Decides a request. Its shadowing charges are asked last, and those whose node fails decide nothing.
 pub(super) async fn take(
     store: &RedisStore,
     charges: Charges,
     deadline: Instant,
-) -> Result<Decision, StoreError> {
+) -> Result<TimedDecision, StoreError> {
     let outcomes = charges.iter().map(|_| Outcome::UNKNOWN_ROOM).collect();
-    let mut decision = Decision { time_us: 0, admitted: true, outcomes, leases: Vec::new() };
-    for (place, seen) in look(store, &charges, false, deadline).await {
+    let decision = Decision { time_us: 0, admitted: true, outcomes, leases: Vec::new() };
+    let mut timed = (decision, vec![0; charges.len()]);
+    let decision = &mut timed.0;
+    for (place, seen) in look(store, &charges, |place| !charges[place].shadow, deadline).await {
         decision.outcomes[place] = seen?;
         decision.admitted &= decision.outcomes[place].delay_us == Some(0);
     }
     let mut granted = Vec::new();
     if decision.admitted {
-        granted = take_enforcing(store, &charges, &mut decision, deadline).await?;
+        granted = take_enforcing(store, &charges, &mut timed, deadline).await?;
     }
-    if !decision.admitted {
-        for (place, seen) in look(store, &charges, true, deadline).await {
-            decision.outcomes[place] = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
-        }
-        return Ok(decision);
+    // Those on a bucket that an enforcing charge is on aren't made.
+    let is_admitted = timed.0.admitted;
+    let only_looks =
+        |place: usize| charges[place].shadow && (!is_admitted || total_of(&charges, place).only_looks);
+    for (place, seen) in look(store, &charges, only_looks, deadline).await {
+        timed.0.outcomes[place] = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
+    }
+    if !is_admitted {
+        return Ok(timed);
     }
     let shadowing = shares(&charges, true);
     let taken = join_all(shadowing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
     // Nothing is awaited any more: what is kept from here on reaches the caller.
     for held in granted {
-        decision.leases.extend(held.keep());
+        timed.0.leases.extend(held.keep());
     }
     for (share, held) in shadowing.iter().zip(taken) {
         let Ok(held) = held else { continue };
-        enter(&mut decision, share, &held.decision);
-        decision.leases.extend(held.keep());
+        enter(&mut timed, share, &held.decision);
+        timed.0.leases.extend(held.keep());
     }
-    Ok(decision)
+    Ok(timed)
 }
 
 /// Makes the enforcing charges, or none of them if one is refused now. Returns what was granted.
 async fn take_enforcing<'s>(
     store: &'s RedisStore,
     charges: &Charges,
-    decision: &mut Decision,
+    timed: &mut TimedDecision,
     deadline: Instant,
 ) -> Result<Vec<HeldShare<'s>>, StoreError> {
     let enforcing = shares(charges, false);
     let taken = join_all(enforcing.iter().map(|share| take_share(store, charges, share, deadline))).await;
     // Each that was granted is held, also while another one's failure is told.
     let held = taken.into_iter().collect::<Vec<Result<HeldShare<'_>, StoreError>>>();
-    decision.admitted = held.iter().flatten().all(|held| held.decision.admitted);
+    timed.0.admitted = held.iter().flatten().all(|held| held.decision.admitted);
     let mut failure = None;
     let mut granted = Vec::new();
     for (share, held) in enforcing.iter().zip(held) {
         match held {
             Ok(mut held) => {
-                if !decision.admitted {
+                if !timed.0.admitted {
                     held.give_back();
                 }
-                enter(decision, share, &held.decision);
+                enter(timed, share, &held.decision);
                 granted.push(held);
             }
             Err(error) => failure = Some(error),
@@ -90,14 +99,14 @@ async fn take_enforcing<'s>(
     failure.map_or(Ok(granted), Err)
 }
 
-/// Returns how the buckets of the charges that shadow, or of those that don't, stand, each with its place. Charges nothing.
+/// Returns how the buckets of such charges stand, each with the charge's place. Charges nothing.
 async fn look(
     store: &RedisStore,
     charges: &Charges,
-    shadow: bool,
+    is_such: impl Fn(usize) -> bool,
     deadline: Instant,
 ) -> Vec<(usize, Result<Outcome, StoreError>)> {
-    let asked = charges.iter().enumerate().filter(|(_, charge)| charge.shadow == shadow);
+    let asked = charges.iter().enumerate().filter(|(place, _)| is_such(*place));
     let looks = asked.map(async |(place, charge)| {
         let act = Act::Peek(total_of(charges, place).cost.max(1));
         let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
@@ -115,10 +124,11 @@ async fn look(
 /// The places of a slot's charges among the request's.
 type Share = SmallVec<[usize; 2]>;
 
-/// The charges that shadow, or those that don't, slot by slot.
+/// The charges to make that shadow, or those that don't, slot by slot.
 fn shares(charges: &Charges, shadow: bool) -> Vec<Share> {
     let mut shares: Vec<(u16, Share)> = Vec::new();
-    for (place, charge) in charges.iter().enumerate().filter(|(_, charge)| charge.shadow == shadow) {
+    let is_made = |place: usize| charges[place].shadow == shadow && !total_of(charges, place).only_looks;
+    for (place, charge) in charges.iter().enumerate().filter(|(place, _)| is_made(*place)) {
         let slot = slot_of(&charge.bucket);
         match shares.iter_mut().find(|(found, _)| *found == slot) {
             Some((_, share)) => share.push(place),
@@ -140,11 +150,10 @@ async fn take_share<'s>(
     Ok(HeldShare { store, charges: asked, decision, is_kept: false })
 }
 
-fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
-    // The earliest: a refund must not reach a later grant than its own.
+fn enter((decision, times): &mut TimedDecision, share: &Share, part: &Decision) {
     decision.time_us = if decision.time_us == 0 { part.time_us } else { decision.time_us.min(part.time_us) };
     for (place, outcome) in share.iter().zip(&part.outcomes) {
-        decision.outcomes[*place] = *outcome;
+        (decision.outcomes[*place], times[*place]) = (*outcome, part.time_us);
     }
 }
 
