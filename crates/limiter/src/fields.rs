@@ -102,14 +102,18 @@ impl Fields for Vec<u8> {
 
 impl From<Value<'_>> for HeaderValue {
     fn from(value: Value<'_>) -> Self {
-        match value {
-            Value::Ready(value) => value.clone(),
+        let mut value = match value {
+            Value::Ready(value) => return value.clone(),
             Value::Text(text) => Self::from_maybe_shared(Bytes::from(text)).expect("it is visible ASCII"),
             // In one allocation, where `From` takes two.
             Value::Number(number) => {
                 Self::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
             }
-        }
+        };
+        // The next response has another one. HPACK would put it into its table, in the place of fields that come again (RFC 7541,
+        // section 7.1.3).
+        value.set_sensitive(true);
+        value
     }
 }
 
