@@ -122,7 +122,7 @@ impl Gateway {
             headers::from_http2(&mut parts.headers);
         }
         headers::from_client(&mut parts.headers);
-        let Exchange { gateway, facts } = &mut exchange;
+        let Exchange { gateway, facts } = &mut *exchange;
         let answered = match has_room {
             true => gateway.relay(peer, &mut parts, body, facts).await,
             false => Err(Rejection::Overloaded),

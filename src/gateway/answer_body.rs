@@ -21,12 +21,12 @@ use super::exchange::{Delivery, Exchange};
 pub struct AnswerBody {
     body: Body,
     /// `None` for answers that aren't recorded.
-    exchange: Option<Exchange>,
+    exchange: Option<Box<Exchange>>,
 }
 
 impl AnswerBody {
     /// Returns the body of a response, which ends its exchange.
-    pub(super) fn new(body: Body, exchange: Exchange) -> Self {
+    pub(super) fn new(body: Body, exchange: Box<Exchange>) -> Self {
         Self { body, exchange: Some(exchange) }
     }
 
@@ -93,7 +93,7 @@ impl HttpBody for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let Self { body, exchange } = &mut *self;
-        let Some(Exchange { facts, .. }) = exchange else { return Poll::Ready(frame) };
+        let Some(Exchange { facts, .. }) = exchange.as_deref_mut() else { return Poll::Ready(frame) };
         let received = frame.as_ref().and_then(|frame| frame.as_ref().ok());
         let data = received.and_then(Frame::data_ref);
         if let Some(settlement) = &mut facts.settlement {

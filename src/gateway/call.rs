@@ -32,7 +32,7 @@ pub(super) const REPLY_TIME: Duration = Duration::from_millis(2);
 impl Exchange {
     /// Makes the waits of limits end before the caller gives up, if it states a timeout.
     #[must_use]
-    pub(crate) fn waiting_at_most(mut self, timeout: Option<Duration>) -> Self {
+    pub(crate) fn waiting_at_most(mut self: Box<Self>, timeout: Option<Duration>) -> Box<Self> {
         let facts = &mut self.facts;
         facts.waits_until = timeout.map(|timeout| facts.arrival + timeout.saturating_sub(REPLY_TIME));
         self
@@ -92,8 +92,11 @@ impl Exchange {
     }
 
     /// Answers with the outcome of a call. When the body of the answer ends, the call is counted and logged.
-    pub(crate) fn conclude(mut self, outcome: Result<Response<Body>, Rejection>) -> Response<AnswerBody> {
-        let Self { gateway, facts } = &mut self;
+    pub(crate) fn conclude(
+        mut self: Box<Self>,
+        outcome: Result<Response<Body>, Rejection>,
+    ) -> Response<AnswerBody> {
+        let Self { gateway, facts } = &mut *self;
         let response = outcome.unwrap_or_else(|rejection| gateway.reject(&rejection, facts));
         self.answered(response)
     }

@@ -226,8 +226,8 @@ impl Facts {
 }
 
 impl Exchange {
-    /// Begins the exchange of a request that has just arrived.
-    pub(crate) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
+    /// Begins the exchange of a request that has just arrived. Boxed, because it moves with the response.
+    pub(crate) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Box<Self> {
         let arrival = Instant::now();
         let is_trusted = || client::is_trusted(peer.address, &gateway.trusted_proxies);
         let traced = gateway.tracer.as_ref().and_then(|tracer| tracer.sample(&request.headers, is_trusted));
@@ -245,11 +245,11 @@ impl Exchange {
             is_refused: false,
             delivery: Delivery::Pending,
         };
-        Self { gateway, facts }
+        Box::new(Self { gateway, facts })
     }
 
     /// Returns the response. Its body ends the exchange.
-    pub(super) fn answered(mut self, response: Response<Body>) -> Response<AnswerBody> {
+    pub(super) fn answered(mut self: Box<Self>, response: Response<Body>) -> Response<AnswerBody> {
         let status = response.status();
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let is_whole = has_none || response.body().size_hint().exact() == Some(0);
