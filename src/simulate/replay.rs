@@ -34,7 +34,7 @@ use crate::{
 
 pub(super) use self::limit::ReplayedLimit;
 use self::{
-    ends::{ResponseEnd, debt},
+    ends::{ResponseEnd, correction},
     limit::Denied,
 };
 use super::{
@@ -341,8 +341,8 @@ impl Replay {
             if charge.quota.algorithm == Algorithm::Concurrency {
                 ends.push(ResponseEnd::Ran { limit: *limit, key });
             }
-            if let Some(debt) = debt(rule, ask, logged) {
-                ends.push(ResponseEnd::Demanded { limit: *limit, key, quota: charge.quota, debt });
+            if let Some(act) = correction(rule, ask, logged) {
+                ends.push(ResponseEnd::Demanded { limit: *limit, key, quota: charge.quota, act });
             }
         }
         self.end_later(logged, ends);
