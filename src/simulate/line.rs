@@ -118,6 +118,8 @@ fn read_client(text: &str) -> Result<IpAddr, &'static str> {
 }
 
 const NO_TIME: &str = "invalid time";
+/// The latest time in seconds since 1970, in the year 5138, also of a time that is a number. Later ones can't be written.
+const TIME_MOST: i64 = 100_000_000_000;
 
 /// Parses `21/Nov/2026:07:45:12 +0000`. Returns microseconds since 1970.
 fn read_clf_time(text: &str) -> Result<u64, &'static str> {
@@ -176,5 +178,6 @@ fn read_number_of_time(number: f64) -> Result<u64, &'static str> {
 }
 
 fn since_1970(time: OffsetDateTime) -> Option<u64> {
-    u64::try_from(time.unix_timestamp_nanos() / 1_000).ok()
+    let is_early = time.unix_timestamp() < TIME_MOST;
+    u64::try_from(time.unix_timestamp_nanos() / 1_000).ok().filter(|_| is_early)
 }
