@@ -2,12 +2,12 @@
 //!
 //! They are drawn under the lines that they concern, as rustc does, with passwords blanked.
 
-use std::{error::Error, fmt, mem, ops::Range};
+use std::{collections::BTreeSet, error::Error, fmt, iter, mem, ops::Range};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
 
-use super::password::{blank, blank_message};
+use super::password::{blank, blank_message, secrets_of};
 
 /// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Diagnostic {
     /// Blanks these texts.
     pub(super) fn hide(&mut self, secrets: &[&str]) {
         let labels = self.places.iter_mut().map(|place| &mut place.label);
-        for told in std::iter::once(&mut self.message).chain(&mut self.help).chain(labels) {
+        for told in iter::once(&mut self.message).chain(&mut self.help).chain(labels) {
             *told = secrets.iter().fold(mem::take(told), |told, secret| told.replace(secret, "******"));
         }
     }
@@ -124,10 +124,13 @@ impl Diagnostics {
     /// all.
     pub(super) fn new(name: &str, text: &str, mut faults: Vec<Diagnostic>) -> Self {
         faults.sort_by_key(Diagnostic::start);
+        // They are looked for once, since a file can be large and have many faults.
+        let secrets = if faults.is_empty() { BTreeSet::new() } else { secrets_of(text) };
         for fault in &mut faults {
-            fault.message = blank_message(&fault.message, text);
-            fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
-            fault.places.iter_mut().for_each(|place| place.label = blank_message(&place.label, text));
+            let labels = fault.places.iter_mut().map(|place| &mut place.label);
+            for told in iter::once(&mut fault.message).chain(&mut fault.help).chain(labels) {
+                *told = blank_message(told, &secrets);
+            }
         }
         Self { name: name.to_owned(), text: blank(text), faults, included: Vec::new() }
     }
@@ -237,8 +240,7 @@ impl Diagnostics {
     }
 
     fn group<'a>(&'a self, fault: &'a Diagnostic) -> Group<'a> {
-        let kinds =
-            std::iter::once(AnnotationKind::Primary).chain(std::iter::repeat(AnnotationKind::Context));
+        let kinds = iter::once(AnnotationKind::Primary).chain(iter::repeat(AnnotationKind::Context));
         let annotations = fault.places.iter().zip(kinds).map(|(place, kind)| -> Annotation<'a> {
             let label = (!place.label.is_empty()).then_some(place.label.as_str());
             kind.span(self.within_text(&place.span)).label(label)
