@@ -34,6 +34,8 @@ pub(super) struct Logged {
     pub(super) headers: Vec<(HeaderName, Option<HeaderValue>)>,
     /// True if the log has all request header fields.
     pub(super) has_all_headers: bool,
+    /// The wanted request header fields whose value the log hides.
+    pub(super) hidden: Vec<HeaderName>,
     /// The wanted response header fields that the log has.
     pub(super) answer_headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of the limits, if this gateway wrote the log.
@@ -76,17 +78,26 @@ impl Logged {
     /// absent.
     pub(super) fn header(&self, name: &HeaderName) -> Option<Option<&HeaderValue>> {
         let found = self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref());
-        found.or(self.has_all_headers.then_some(None))
+        let is_complete = self.has_all_headers && !self.hidden.contains(name);
+        found.or(is_complete.then_some(None))
     }
 
     /// Records a request header field. Servers write `-` or nothing for an absent field.
     fn note_header(&mut self, wanted: &Wanted, name: &HeaderName, value: &[u8]) {
-        if wanted.of_request.contains(name) {
+        if !wanted.of_request.contains(name) {
+            return;
+        }
+        if value == HIDDEN {
+            self.hidden.push(name.clone());
+        } else {
             let value = if is_absent(value) { None } else { HeaderValue::from_bytes(value).ok() };
             self.headers.push((name.clone(), value));
         }
     }
 }
+
+/// What Caddy and Traefik write for a credential.
+const HIDDEN: &[u8] = b"REDACTED";
 
 fn is_absent(value: &[u8]) -> bool {
     matches!(value, b"" | b"-")

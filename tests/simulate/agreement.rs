@@ -95,6 +95,22 @@ fn reports_rates_and_query_values_that_no_log_has_are_noted() {
     assert!(report.notes[0].contains("query values that the log lacks for 1 requests"), "{:?}", report.notes);
 }
 
+/// Caddy hides credentials. Clients whose key is hidden aren't one client, nor clients without a key.
+#[test]
+fn a_hidden_header_is_unknown() {
+    let headers = ",\"headers\":{\"Authorization\":[\"REDACTED\"],\"Cookie\":[\"REDACTED\"]}";
+    let log: String = (0..4).map(|at| json_line(at, "/", headers)).collect();
+    for key in ["header:authorization", "cookie:sid"] {
+        let report =
+            simulate(&limited(&format!("key = \"{key}\"\nrate = \"1/h\"\nmissing = \"skip\"")), &log);
+        assert_eq!((report.requests.refused, report.limits[0].judged), (0, false));
+        let note = format!(
+            "limit `l`: the log lacks `{key}` for 4 of 4 requests, which weren't counted; so the limit can't be judged"
+        );
+        assert_eq!(report.notes, [note]);
+    }
+}
+
 /// A time so late that it can't be written is none. It made the report panic.
 #[test]
 fn a_time_far_in_the_future_is_invalid() {

@@ -187,6 +187,7 @@ impl FoundFields {
             status: self.text(STATUS).and_then(|status| StatusCode::from_str(&status).ok()),
             headers: Vec::new(),
             has_all_headers: false,
+            hidden: Vec::new(),
             answer_headers: Vec::new(),
             limits: self.take(LIMITS).map(read_limits).unwrap_or_default(),
         };
