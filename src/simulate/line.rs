@@ -51,6 +51,8 @@ pub(super) enum DecisionInLog {
     Exempt,
     /// The request didn't have the key, and the limit was skipped.
     Skipped,
+    /// The request didn't have the key, or one that isn't known, and was refused.
+    Denied,
 }
 
 /// The header fields that the simulation needs. Others aren't kept.

@@ -95,6 +95,25 @@ fn reports_rates_and_query_values_that_no_log_has_are_noted() {
     assert!(report.notes[0].contains("query values that the log lacks for 1 requests"), "{:?}", report.notes);
 }
 
+/// The gateway's log tells that a request had no key. The file that is simulated says what that means.
+#[test]
+fn requests_without_a_key_in_the_gateways_log_have_none() {
+    let decided = |decision: &str| {
+        let limits =
+            format!(",\"limits\":[{{\"limit\":\"l\",\"decision\":\"{decision}\",\"origin\":\"terms\"}}]");
+        (0..3).map(|at| json_line(at, "/", &limits)).collect::<String>()
+    };
+    for decision in ["refused", "skipped"] {
+        for (missing, refused, skipped) in [("deny", 3, 0), ("skip", 0, 3), ("ip", 2, 0)] {
+            let terms = format!("key = \"cookie:sid\"\nrate = \"1/h\"\nmissing = \"{missing}\"");
+            let report = simulate(&limited(&terms), &decided(decision));
+            let limit = &report.limits[0];
+            assert_eq!((limit.refused, limit.skipped), (refused, skipped), "{decision}, {missing}");
+            assert_eq!((report.requests.refused, &report.notes[..]), (refused, &[][..]), "{missing}");
+        }
+    }
+}
+
 /// Caddy hides credentials. Clients whose key is hidden aren't one client, nor clients without a key.
 #[test]
 fn a_hidden_header_is_unknown() {

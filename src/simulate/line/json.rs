@@ -263,6 +263,7 @@ fn read_limits(limits: Value) -> Vec<(String, DecisionInLog)> {
             (Some(key), _) => DecisionInLog::Key(key.to_owned()),
             (None, Some("exempt")) => DecisionInLog::Exempt,
             (None, Some("skipped")) => DecisionInLog::Skipped,
+            (None, Some("refused")) => DecisionInLog::Denied,
             _ => return None,
         };
         Some((limit["limit"].as_str()?.to_owned(), decision))

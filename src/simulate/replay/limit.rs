@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hyper::{header::COOKIE, http::request::Parts};
 use smallvec::smallvec;
-use tollgate_limiter::{Algorithm, Asks, Key};
+use tollgate_limiter::{Algorithm, Asks, Key, Refusal};
 
 use crate::{
-    config::{self, Cost, KeyPart, Missing},
+    config::{self, Cost, KeyPart, Missing, UnknownKey},
     gateway::target,
     rules::{
         Rule, Terms,
@@ -93,7 +93,11 @@ impl ReplayedLimit {
         match (decision_in_log(config, logged), terms) {
             (_, terms @ Terms::Exempts { .. }) => terms,
             (Some(DecisionInLog::Exempt), _) => Terms::Exempts { entry: None },
-            (Some(DecisionInLog::Skipped), _) => Terms::Skips,
+            (Some(DecisionInLog::Denied), _) if denies(config) => {
+                Terms::Refuses(Refusal::KeyMissing { limit: config.name.clone() })
+            }
+            // The terms are those of a request without the key.
+            (Some(DecisionInLog::Denied | DecisionInLog::Skipped), terms) => terms,
             (Some(DecisionInLog::Key(key)), _) => {
                 let cost = planned.cost(&parts.headers).unwrap_or(1);
                 let key = Key::of_text(key.clone());
@@ -109,12 +113,17 @@ impl ReplayedLimit {
     }
 }
 
+/// Returns true if a limit refuses requests without a key, or with one that isn't known.
+fn denies(config: &config::LimitSettings) -> bool {
+    config.missing == Missing::Deny || config.known_keys.is_some() && config.unknown == UnknownKey::Deny
+}
+
 /// Returns the decision in this gateway's log for a limit with this name and the same key parts.
 fn decision_in_log<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l DecisionInLog> {
     let decision = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, decision)| decision);
     decision.filter(|decision| match decision {
         DecisionInLog::Key(key) => is_of(key, &config.key),
-        DecisionInLog::Exempt | DecisionInLog::Skipped => true,
+        DecisionInLog::Exempt | DecisionInLog::Skipped | DecisionInLog::Denied => true,
     })
 }
 
