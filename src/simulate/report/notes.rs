@@ -100,7 +100,7 @@ fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<Stri
     }
     if tally.beyond > 0 {
         notes.push(format!(
-            "limit `{name}`: there were too many keys for statistics; {} requests of further keys were decided, but are in no other number",
+            "limit `{name}`: there were too many keys for statistics; {} requests of further keys are in no other number of its",
             tally.beyond
         ));
     }
