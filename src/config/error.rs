@@ -168,8 +168,9 @@ impl Diagnostics {
 
     /// Returns the diagnostics of this file and of those that it names, for records in the log.
     pub fn records(&self) -> Vec<DiagnosticRecord<'_>> {
+        let lines = self.lines();
         let own = self.faults.iter().map(|fault| {
-            let place = self.place(fault);
+            let place = self.place(fault, &lines);
             let label =
                 fault.places.first().map(|place| place.label.as_str()).filter(|label| !label.is_empty());
             DiagnosticRecord {
@@ -184,22 +185,27 @@ impl Diagnostics {
         own.chain(self.included.iter().flat_map(Self::records)).collect()
     }
 
-    /// Returns the line and the column, from 1, of a diagnostic's first position.
-    fn place(&self, fault: &Diagnostic) -> Option<(usize, usize)> {
-        fault.places.first().map(|place| self.line_and_column(place))
+    /// Returns the places at which the lines begin.
+    fn lines(&self) -> Vec<usize> {
+        iter::once(0).chain(self.text.match_indices('\n').map(|(end, _)| end + 1)).collect()
     }
 
-    fn line_and_column(&self, place: &LabeledSpan) -> (usize, usize) {
-        let before = &self.text[..self.within_text(&place.span).start];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        (line, column)
+    /// Returns the line and the column, from 1, of a diagnostic's first position.
+    fn place(&self, fault: &Diagnostic, lines: &[usize]) -> Option<(usize, usize)> {
+        fault.places.first().map(|place| self.line_and_column(place, lines))
+    }
+
+    fn line_and_column(&self, place: &LabeledSpan, lines: &[usize]) -> (usize, usize) {
+        let at = self.within_text(&place.span).start;
+        let line = lines.partition_point(|start| *start <= at);
+        (line, self.text[lines[line - 1]..at].chars().count() + 1)
     }
 
     /// Returns the diagnostics as JSON, each with the line and column (from 1) of its first position.
     pub fn to_json(&self) -> Value {
+        let lines = self.lines();
         let faults = self.faults.iter().map(|fault| {
-            let place = self.place(fault);
+            let place = self.place(fault, &lines);
             json!({
                 "severity": match fault.severity { Severity::Error => "error", Severity::Warning => "warning" },
                 "message": fault.message,
@@ -207,7 +213,7 @@ impl Diagnostics {
                 "column": place.map(|(_, column)| column),
                 "help": fault.help,
                 "notes": fault.places.iter().filter(|place| !place.label.is_empty()).map(|place| {
-                    let (line, column) = self.line_and_column(place);
+                    let (line, column) = self.line_and_column(place, &lines);
                     json!({ "line": line, "column": column, "text": place.label })
                 }).collect::<Vec<_>>(),
             })

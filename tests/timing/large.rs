@@ -9,15 +9,15 @@ use std::{
 use crate::harness::gateway::Gateway;
 
 const ROUTES: usize = 2_000;
-/// A check of this file once took more than a minute, and a new connection waited for all of a reload.
+/// A check of this file once took minutes.
 const CHECKED_WITHIN: Duration = Duration::from_secs(10);
-const ACCEPTED_WITHIN: Duration = Duration::from_millis(300);
+const ANSWERED_LEAST: usize = 10;
 
 /// Returns a file with a warning for each route.
 fn warned() -> String {
     let route = |at| format!("[[routes]]\npath = \"/orders-{at}/\"\nrespond = {{}}\nlimits = [\"l\"]\n");
     let routes: String = (0..ROUTES).map(route).collect();
-    format!("[limits.l]\nkey = \"ip\"\nrate = \"100/s\"\n{routes}")
+    format!("[limits.l]\nkey = \"ip\"\nrate = \"1000000/s\"\n{routes}")
 }
 
 #[test]
@@ -33,15 +33,15 @@ fn a_large_file_with_many_warnings_is_checked_soon() {
     assert!(took < CHECKED_WITHIN, "{took:?}");
 }
 
+/// Each of these connections is new. While the file was read on the thread that accepts them, one of them waited for all of it.
 #[test]
 fn connections_are_accepted_while_a_large_file_is_read() {
     let gateway = Gateway::start(&warned());
     gateway.signal("HUP");
-    let mut longest = Duration::ZERO;
+    let mut answered = 0;
     while !gateway.log().contains("reloaded `gateway.toml`") {
-        let since = Instant::now();
         assert_eq!(gateway.ask("GET /orders-1/").status, 200);
-        longest = longest.max(since.elapsed());
+        answered += 1;
     }
-    assert!(longest < ACCEPTED_WITHIN, "{longest:?}");
+    assert!(answered >= ANSWERED_LEAST, "{answered}");
 }
