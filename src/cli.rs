@@ -35,7 +35,7 @@ use std::{
     io::{self, IsTerminal, Write},
     net::SocketAddr,
     path::PathBuf,
-    process::ExitCode,
+    process::{self, ExitCode},
     sync::Arc,
 };
 
@@ -329,7 +329,7 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
     let lines: Vec<_> = listens.chain(decisions).chain([store]).chain(dashboard).chain(example).collect();
     // A program may read the access log from stdout, so nothing else goes there.
     let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
-    let print: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
+    let print = if logs_to_stdout { say_aside } else { |text: fmt::Arguments<'_>| drop(written(text)) };
     print(format_args!("{}\n", lines.join("\n")));
 }
 
@@ -342,10 +342,21 @@ async fn reopen_on_signal(mut signals: Signal, log: Option<Arc<AccessLog>>) {
     }
 }
 
-/// Prints a result. It is not a failure if nobody reads it to the end, as with `head`.
+/// Prints a result. It is not a failure if nobody reads it to the end, as with `head`. Otherwise the command ends if it can't be
+/// written, so that a full disk is not taken for success.
 fn say(text: fmt::Arguments<'_>) {
+    if let Err(error) = written(text)
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        fail(&format!("can't write the output: {error}"));
+        process::exit(1);
+    }
+}
+
+/// Writes a text to stdout.
+fn written(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut stdout = io::stdout();
-    let _ = stdout.write_fmt(text).and_then(|()| stdout.flush());
+    stdout.write_fmt(text).and_then(|()| stdout.flush())
 }
 
 /// Prints a text for people to stderr, if a program reads stdout.

@@ -139,8 +139,7 @@ impl Gateway {
 
     /// Returns true if a request to the main listener is a health check of this gateway.
     pub(crate) fn is_health_check(&self, method: &Method, uri: &Uri) -> bool {
-        matches!(*method, Method::GET | Method::HEAD)
-            && self.health.as_ref().is_some_and(|health| health.path() == uri.path())
+        target::is_health_check(self.health.as_ref(), method, uri)
     }
 
     /// Writes a new request id into an answer, if responses have one.

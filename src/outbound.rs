@@ -1,7 +1,7 @@
 //! Connections to servers other than upstreams, such as a management server or a token issuer, and the pauses before they are
 //! asked again.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{error, io, iter, sync::Arc, time::Duration};
 
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
@@ -33,6 +33,12 @@ pub(crate) async fn connect(
     let name = tls.server_name.clone().map_or_else(|| ServerName::try_from(host.clone()), Ok);
     let name = name.map_err(io::Error::other)?;
     Ok(Box::new(TlsConnector::from(Arc::new(client)).connect(name, stream).await?))
+}
+
+/// Returns an error with its causes, since hyper's errors don't say what has happened.
+pub(crate) fn with_causes(error: &(dyn error::Error + 'static)) -> String {
+    let causes = iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Pauses that double, up to the longest.

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, mem, net::SocketAddr, path::PathBuf, sync::Arc}
 
 use arc_swap::ArcSwap;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, task::spawn_blocking};
 use tollgate_limiter::Limiter;
 
 use crate::{
@@ -149,7 +149,12 @@ impl Reloader {
     }
 
     async fn reload_as(&self, running: &mut Running, by: &str) -> Result<Vec<String>, Diagnostics> {
-        let LoadedConfig { outcome, sources, shown } = self.source.read();
+        // Large files take long, and file systems may hang, so this thread goes on accepting connections.
+        let source = self.source.clone();
+        let LoadedConfig { outcome, sources, shown } = match spawn_blocking(move || source.read()).await {
+            Ok(loaded) => loaded,
+            Err(error) => return Err(self.refuse(Diagnostics::of(&self.source(), &error.to_string()), by)),
+        };
         running.sources = sources;
         let (mut config, warnings) = match outcome {
             Ok(read) => read,

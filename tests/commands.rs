@@ -3,8 +3,10 @@
 use std::{
     fs,
     net::TcpListener,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
+
+use tempfile::TempDir;
 
 use crate::harness::{gateway::Gateway, redis::Redis, upstream::Upstream, wait_until, wire::WireUpstream};
 
@@ -12,16 +14,43 @@ const SHIPPED: &str = include_str!("../gateway.toml");
 const GOOD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
 const BAD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimit = []\n";
 
-/// Runs a command in a folder with a good.toml and a bad.toml.
-fn tollgate(arguments: &[&str]) -> Output {
+/// Returns a command in a folder with a good.toml and a bad.toml, and the folder.
+fn command(arguments: &[&str]) -> (TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("good.toml"), GOOD).unwrap();
     fs::write(folder.path().join("bad.toml"), BAD).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).current_dir(&folder).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).current_dir(&folder);
+    (folder, command)
+}
+
+/// Runs a command in a folder with a good.toml and a bad.toml.
+fn tollgate(arguments: &[&str]) -> Output {
+    let (_folder, mut command) = command(arguments);
+    command.output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_but_a_reader_that_stops_is_none() {
+    for arguments in
+        [&["schema"][..], &["routes", "--config", "good.toml"], &["check", "good.toml", "--json"]]
+    {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        for (output, code, told) in [
+            (Stdio::from(full), 1, "error: can't write the output: No space left on device (os error 28)\n"),
+            (Stdio::from(closed), 0, ""),
+        ] {
+            let (_folder, mut command) = command(arguments);
+            let output = command.stdout(output).output().unwrap();
+            assert_eq!((output.status.code(), text(&output.stderr)), (Some(code), told), "{arguments:?}");
+        }
+    }
 }
 
 /// The first minute of a new user: the shipped file, and the command that it suggests.

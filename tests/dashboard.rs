@@ -87,6 +87,29 @@ fn a_refused_key_is_seen_reset_and_given_a_rate() {
     );
 }
 
+/// Holds back the answers about the key `slow`, and notes when it has given one.
+const SLOW: &str = "const ask = window.fetch; window.fetch = async (path, how) => { const answer = await ask(path, how); \
+    if (!path.includes('keys/slow')) return answer; await new Promise((go) => { window.go = go; }); \
+    setTimeout(() => { window.gone = true; }, 100); return answer; }";
+
+#[test]
+fn a_slow_answer_is_not_taken_for_another_key() {
+    let gateway = gateway("3/h", "");
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#link", "live");
+    browser.run(SLOW);
+    for key in ["slow", "quick"] {
+        browser.run("document.querySelector('#key').value = ''");
+        browser.write("#key", key);
+        browser.click("#look-up button");
+    }
+    browser.wait_for("#found-key", "quick");
+    wait_until("the slow answer is there", || browser.run("return window.go !== undefined") == true);
+    browser.run("window.go()");
+    wait_until("it was given", || browser.run("return window.gone === true") == true);
+    assert_eq!(browser.text("#found-key"), "header:x-api-key=quick");
+}
+
 #[test]
 fn a_page_shows_what_went_on_before_it_was_opened_and_goes_on() {
     let gateway = gateway("1000000/h", "");

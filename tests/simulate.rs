@@ -1,5 +1,6 @@
 //! `tollgate simulate` computes from access logs what the gateway would have done, and the smallest rates.
 
+mod agreement;
 mod logs;
 mod rates;
 mod real;

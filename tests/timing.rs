@@ -19,6 +19,8 @@ mod distance;
 mod flood;
 #[path = "timing/idle.rs"]
 mod idle;
+#[path = "timing/large.rs"]
+mod large;
 #[path = "timing/outage.rs"]
 mod outage;
 #[path = "timing/overload.rs"]

@@ -24,6 +24,7 @@ use crate::{
         Gateway,
         jwks::{self, FetchError},
     },
+    outbound::with_causes,
 };
 
 /// A thing that a configuration needs, and the problem with it, if there is one.
@@ -182,10 +183,4 @@ fn lasts(expiry: &Expiry) -> Result<(), String> {
         Ok(left) if left < EXPIRES_SOON => Err(format!("expires on {date}, within 14 days: renew it")),
         Ok(_) => Ok(()),
     }
-}
-
-/// Returns an error with its causes.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

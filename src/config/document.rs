@@ -28,8 +28,9 @@ use super::{
     value::NO_LIMIT,
 };
 
-/// The most errors to report, more than anybody reads at once. Each costs a walk through the tree.
-const MAX_FAULTS: usize = 100;
+/// The most errors to report, more than anybody reads at once. Each costs a walk through the tree, and through the text when it is
+/// drawn.
+pub(super) const MAX_FAULTS: usize = 100;
 
 /// The least length of a secret that is blanked. A shorter one is also part of ordinary words.
 const HIDDEN_BYTES: usize = 4;

@@ -2,12 +2,12 @@
 //!
 //! They are drawn under the lines that they concern, as rustc does, with passwords blanked.
 
-use std::{error::Error, fmt, mem, ops::Range};
+use std::{collections::BTreeSet, error::Error, fmt, iter, mem, ops::Range};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
 
-use super::password::{blank, blank_message};
+use super::password::{blank, blank_message, secrets_of};
 
 /// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Diagnostic {
     /// Blanks these texts.
     pub(super) fn hide(&mut self, secrets: &[&str]) {
         let labels = self.places.iter_mut().map(|place| &mut place.label);
-        for told in std::iter::once(&mut self.message).chain(&mut self.help).chain(labels) {
+        for told in iter::once(&mut self.message).chain(&mut self.help).chain(labels) {
             *told = secrets.iter().fold(mem::take(told), |told, secret| told.replace(secret, "******"));
         }
     }
@@ -124,10 +124,13 @@ impl Diagnostics {
     /// all.
     pub(super) fn new(name: &str, text: &str, mut faults: Vec<Diagnostic>) -> Self {
         faults.sort_by_key(Diagnostic::start);
+        // They are looked for once, since a file can be large and have many faults.
+        let secrets = if faults.is_empty() { BTreeSet::new() } else { secrets_of(text) };
         for fault in &mut faults {
-            fault.message = blank_message(&fault.message, text);
-            fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
-            fault.places.iter_mut().for_each(|place| place.label = blank_message(&place.label, text));
+            let labels = fault.places.iter_mut().map(|place| &mut place.label);
+            for told in iter::once(&mut fault.message).chain(&mut fault.help).chain(labels) {
+                *told = blank_message(told, &secrets);
+            }
         }
         Self { name: name.to_owned(), text: blank(text), faults, included: Vec::new() }
     }
@@ -165,8 +168,9 @@ impl Diagnostics {
 
     /// Returns the diagnostics of this file and of those that it names, for records in the log.
     pub fn records(&self) -> Vec<DiagnosticRecord<'_>> {
+        let lines = self.lines();
         let own = self.faults.iter().map(|fault| {
-            let place = self.place(fault);
+            let place = self.place(fault, &lines);
             let label =
                 fault.places.first().map(|place| place.label.as_str()).filter(|label| !label.is_empty());
             DiagnosticRecord {
@@ -181,22 +185,27 @@ impl Diagnostics {
         own.chain(self.included.iter().flat_map(Self::records)).collect()
     }
 
-    /// Returns the line and the column, from 1, of a diagnostic's first position.
-    fn place(&self, fault: &Diagnostic) -> Option<(usize, usize)> {
-        fault.places.first().map(|place| self.line_and_column(place))
+    /// Returns the places at which the lines begin.
+    fn lines(&self) -> Vec<usize> {
+        iter::once(0).chain(self.text.match_indices('\n').map(|(end, _)| end + 1)).collect()
     }
 
-    fn line_and_column(&self, place: &LabeledSpan) -> (usize, usize) {
-        let before = &self.text[..self.within_text(&place.span).start];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        (line, column)
+    /// Returns the line and the column, from 1, of a diagnostic's first position.
+    fn place(&self, fault: &Diagnostic, lines: &[usize]) -> Option<(usize, usize)> {
+        fault.places.first().map(|place| self.line_and_column(place, lines))
+    }
+
+    fn line_and_column(&self, place: &LabeledSpan, lines: &[usize]) -> (usize, usize) {
+        let at = self.within_text(&place.span).start;
+        let line = lines.partition_point(|start| *start <= at);
+        (line, self.text[lines[line - 1]..at].chars().count() + 1)
     }
 
     /// Returns the diagnostics as JSON, each with the line and column (from 1) of its first position.
     pub fn to_json(&self) -> Value {
+        let lines = self.lines();
         let faults = self.faults.iter().map(|fault| {
-            let place = self.place(fault);
+            let place = self.place(fault, &lines);
             json!({
                 "severity": match fault.severity { Severity::Error => "error", Severity::Warning => "warning" },
                 "message": fault.message,
@@ -204,7 +213,7 @@ impl Diagnostics {
                 "column": place.map(|(_, column)| column),
                 "help": fault.help,
                 "notes": fault.places.iter().filter(|place| !place.label.is_empty()).map(|place| {
-                    let (line, column) = self.line_and_column(place);
+                    let (line, column) = self.line_and_column(place, &lines);
                     json!({ "line": line, "column": column, "text": place.label })
                 }).collect::<Vec<_>>(),
             })
@@ -237,8 +246,7 @@ impl Diagnostics {
     }
 
     fn group<'a>(&'a self, fault: &'a Diagnostic) -> Group<'a> {
-        let kinds =
-            std::iter::once(AnnotationKind::Primary).chain(std::iter::repeat(AnnotationKind::Context));
+        let kinds = iter::once(AnnotationKind::Primary).chain(iter::repeat(AnnotationKind::Context));
         let annotations = fault.places.iter().zip(kinds).map(|(place, kind)| -> Annotation<'a> {
             let label = (!place.label.is_empty()).then_some(place.label.as_str());
             kind.span(self.within_text(&place.span)).label(label)

@@ -7,7 +7,7 @@
 //! The values of keys whose name tells of a secret, or nearly, are blanked, too, wherever they occur, and so
 //! are the fields of `request_headers`, and keys in PEM.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use tollgate_limiter::store::redis::password::{blank_word, is_reference};
 
@@ -50,15 +50,23 @@ pub(super) fn blank(text: &str) -> String {
     blank_lines(&blanked)
 }
 
-/// Returns a message about a file with the passwords of both blanked.
-pub(super) fn blank_message(message: &str, text: &str) -> String {
-    let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
-        ['`', '"', '\''].into_iter().fold(message, |message, quote| {
-            let quoted = format!("{quote}{}{quote}", &text[secret.clone()]);
-            message.replace(&quoted, &format!("{quote}******{quote}"))
-        })
-    });
+/// Returns a message about a file with its passwords and these secrets of the file blanked.
+pub(super) fn blank_message(message: &str, secrets: &BTreeSet<&str>) -> String {
+    let blanked = secrets.iter().filter(|secret| message.contains(**secret)).fold(
+        message.to_owned(),
+        |message, secret| {
+            ['`', '"', '\''].into_iter().fold(message, |message, quote| {
+                let quoted = format!("{quote}{secret}{quote}");
+                message.replace(&quoted, &format!("{quote}******{quote}"))
+            })
+        },
+    );
     blank_lines(&blanked)
+}
+
+/// Returns the values in a file that are secrets.
+pub(super) fn secrets_of(text: &str) -> BTreeSet<&str> {
+    secrets(text).map(|secret| &text[secret]).collect()
 }
 
 fn blank_lines(text: &str) -> String {
@@ -77,10 +85,11 @@ fn pem(text: &str) -> impl Iterator<Item = Range<usize>> {
 /// Returns the positions of the values that are secrets, without their quotes. A value in triple quotes ends
 /// at the next ones, a list at its bracket, any other at the end of its line.
 fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
-    text.match_indices(['=', ':']).filter_map(|(at, sign)| {
+    let headers: Vec<_> = text.match_indices("\n[").map(|(end, _)| end + 1).collect();
+    text.match_indices(['=', ':']).filter_map(move |(at, sign)| {
         let name = name_before(text, at, sign)?;
         let value = text[at + 1..].trim_start_matches([' ', '\t']);
-        let is_field = || &text[name.clone()] != "remove" && is_in_fields(&text[..name.start]);
+        let is_field = || &text[name.clone()] != "remove" && is_in_fields(text, name.start, &headers);
         let is_secret = is_of_secret(&text[name.clone()]) || is_field();
         let is_inline = text[name.clone()].ends_with("_file")
             && value.trim_start_matches(['"', '\'', '\n']).starts_with('{');
@@ -119,11 +128,13 @@ fn name_before(text: &str, at: usize, sign: &str) -> Option<Range<usize>> {
     (start < end && is_name).then_some(start..end)
 }
 
-/// Returns true if a key after this text is in a table with the header fields of requests.
-fn is_in_fields(before: &str) -> bool {
+/// Returns true if a key at this place is in a table with the header fields of requests. The headers of tables begin at `headers`.
+fn is_in_fields(text: &str, place: usize, headers: &[usize]) -> bool {
     const FIELDS: &str = "request_headers";
+    let before = &text[..place];
     let line = before.rsplit('\n').next().unwrap_or_default();
-    let header = before.rfind("\n[").and_then(|start| before[start + 1..].lines().next());
+    let above = headers.partition_point(|start| *start < place).checked_sub(1);
+    let header = above.and_then(|at| before[headers[at]..].lines().next());
     line.contains(FIELDS) || header.is_some_and(|header| header.contains(FIELDS))
 }
 
@@ -230,6 +241,7 @@ mod tests {
             assert_eq!(blank(text), blanked);
         }
         let message = "`123` is no string: \"123\", 1234";
-        assert_eq!(blank_message(message, "hmac_secret = 123"), "`******` is no string: \"******\", 1234");
+        let secrets = secrets_of("hmac_secret = 123");
+        assert_eq!(blank_message(message, &secrets), "`******` is no string: \"******\", 1234");
     }
 }

@@ -19,7 +19,7 @@ pub(super) use self::environment::NAME as ENVIRONMENT;
 pub use self::environment::RatelimitEnvironment;
 use self::read::{EntryName, EntryPlaces};
 
-use super::{Diagnostics, LimitSettings, Sources, ValuePattern, error::Diagnostic};
+use super::{Diagnostics, LimitSettings, Sources, ValuePattern, document::MAX_FAULTS, error::Diagnostic};
 
 /// The first places of entries that descriptors can begin with, as `file:line`, by domain.
 type FirstPlaces = BTreeMap<(String, EntryName), String>;
@@ -137,7 +137,7 @@ impl RatelimitFolder {
         Ok(read)
     }
 
-    /// Adds a file, and returns what is wrong with it.
+    /// Adds a file, and returns what is wrong with it, as far as that is worth reading.
     fn add(
         &mut self,
         name: &str,
@@ -163,6 +163,7 @@ impl RatelimitFolder {
                 None => self.domains.push(domain),
             }
         }
+        faults.truncate(MAX_FAULTS);
         (!faults.is_empty()).then(|| Diagnostics::new(name, text, faults))
     }
 }

@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     config::{self, JwksUrl, JwtKey},
-    outbound::{Pauses, connect},
+    outbound::{Pauses, connect, with_causes},
     rules::key::jwt::FetchedKeys,
 };
 
@@ -115,6 +115,10 @@ impl FetchError {
     fn no_response(error: impl fmt::Display) -> Self {
         Self::NoResponse(error.to_string())
     }
+
+    fn of_http(error: impl error::Error + 'static) -> Self {
+        Self::NoResponse(with_causes(&error))
+    }
 }
 
 /// Fetches the keys once.
@@ -133,8 +137,7 @@ type Answered = (Response<Incoming>, AbortOnDropHandle<()>);
 async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
     let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
     let io = connecting.await.map_err(FetchError::no_response)?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(io)).await.map_err(FetchError::no_response)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(FetchError::of_http)?;
     let connection = AbortOnDropHandle::new(tokio::spawn(async {
         // The response reports it, too.
         drop(connection.await);
@@ -144,7 +147,7 @@ async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")));
     let request = request.body(Empty::<Bytes>::new()).map_err(FetchError::no_response)?;
-    let response = sender.send_request(request).await.map_err(FetchError::no_response)?;
+    let response = sender.send_request(request).await.map_err(FetchError::of_http)?;
     Ok((response, connection))
 }
 

@@ -99,6 +99,11 @@ impl<'r> Target<'r> {
     }
 }
 
+/// Returns true for a health check, if this is the path of health checks.
+pub(crate) fn is_health_check(health: Option<&PathAndQuery>, method: &Method, uri: &Uri) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && health.is_some_and(|health| health.path() == uri.path())
+}
+
 /// Returns true for `OPTIONS *`, which is about the server and not about a resource (RFC 9110, section 9.3.7).
 pub(crate) fn is_about_server(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.uri.path() == "*"

@@ -5,7 +5,7 @@
 //! depend on the rate, so for all but `gcra`. There, the demand is the peak of a sliding window. `gcra` with
 //! that rate and as much burst never refuses the key, but a smaller rate might be enough.
 
-use tollgate_limiter::{Algorithm, Quota, algorithm::State};
+use tollgate_limiter::{Algorithm, Quota, algorithm::State, store::Act};
 
 /// The number of cells per window once the memory for exact counts is used up.
 const COARSE_CELLS: u32 = 16;
@@ -40,10 +40,18 @@ impl Demand {
         self.charge(quota, is_coarse, time_us, cost)
     }
 
-    /// Counts permits that are charged when the response arrives.
-    pub(super) fn owe(&mut self, quota: Quota, is_coarse: bool, time_us: u64, debt: u32) -> Growth {
+    /// Counts permits that are charged, or given back, when the response arrives.
+    pub(super) fn correct(&mut self, quota: Quota, is_coarse: bool, time_us: u64, act: Act) -> Growth {
         self.used(quota, time_us);
-        self.charge(quota, is_coarse, time_us, debt)
+        match act {
+            Act::Record(debt) => self.charge(quota, is_coarse, time_us, debt),
+            Act::Refund(refund) => {
+                let quota = Quota { algorithm: counted_as(quota.algorithm), ..quota };
+                self.state.count_mut().give_back(quota, time_us, refund);
+                0
+            }
+            _ => 0,
+        }
     }
 
     /// Ends a request in flight.

@@ -34,6 +34,8 @@ pub(super) struct Logged {
     pub(super) headers: Vec<(HeaderName, Option<HeaderValue>)>,
     /// True if the log has all request header fields.
     pub(super) has_all_headers: bool,
+    /// The wanted request header fields whose value the log hides.
+    pub(super) hidden: Vec<HeaderName>,
     /// The wanted response header fields that the log has.
     pub(super) answer_headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of the limits, if this gateway wrote the log.
@@ -49,6 +51,8 @@ pub(super) enum DecisionInLog {
     Exempt,
     /// The request didn't have the key, and the limit was skipped.
     Skipped,
+    /// The request didn't have the key, or one that isn't known, and was refused.
+    Denied,
 }
 
 /// The header fields that the simulation needs. Others aren't kept.
@@ -76,17 +80,26 @@ impl Logged {
     /// absent.
     pub(super) fn header(&self, name: &HeaderName) -> Option<Option<&HeaderValue>> {
         let found = self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_ref());
-        found.or(self.has_all_headers.then_some(None))
+        let is_complete = self.has_all_headers && !self.hidden.contains(name);
+        found.or(is_complete.then_some(None))
     }
 
     /// Records a request header field. Servers write `-` or nothing for an absent field.
     fn note_header(&mut self, wanted: &Wanted, name: &HeaderName, value: &[u8]) {
-        if wanted.of_request.contains(name) {
+        if !wanted.of_request.contains(name) {
+            return;
+        }
+        if value == HIDDEN {
+            self.hidden.push(name.clone());
+        } else {
             let value = if is_absent(value) { None } else { HeaderValue::from_bytes(value).ok() };
             self.headers.push((name.clone(), value));
         }
     }
 }
+
+/// What Caddy and Traefik write for a credential.
+const HIDDEN: &[u8] = b"REDACTED";
 
 fn is_absent(value: &[u8]) -> bool {
     matches!(value, b"" | b"-")
@@ -118,6 +131,8 @@ fn read_client(text: &str) -> Result<IpAddr, &'static str> {
 }
 
 const NO_TIME: &str = "invalid time";
+/// The latest time in seconds since 1970, in the year 5138, also of a time that is a number. Later ones can't be written.
+const TIME_MOST: i64 = 100_000_000_000;
 
 /// Parses `21/Nov/2026:07:45:12 +0000`. Returns microseconds since 1970.
 fn read_clf_time(text: &str) -> Result<u64, &'static str> {
@@ -176,5 +191,6 @@ fn read_number_of_time(number: f64) -> Result<u64, &'static str> {
 }
 
 fn since_1970(time: OffsetDateTime) -> Option<u64> {
-    u64::try_from(time.unix_timestamp_nanos() / 1_000).ok()
+    let is_early = time.unix_timestamp() < TIME_MOST;
+    u64::try_from(time.unix_timestamp_nanos() / 1_000).ok().filter(|_| is_early)
 }

@@ -12,17 +12,18 @@ use std::{
 
 use hyper::{
     Request, Version,
-    header::{COOKIE, HOST, HeaderName, HeaderValue},
-    http::request::Parts,
+    header::{COOKIE, HOST, HeaderValue},
+    http::{request::Parts, uri::PathAndQuery},
 };
 use smallvec::SmallVec;
 use tollgate_limiter::{
     Algorithm, Ask, Rate,
     store::{Charge, Operation, Reply, memory::MemoryStore},
 };
+use tollgate_routing::Matcher;
 
 use crate::{
-    config::{Config, Cost, KeyPart, RateFrom},
+    config::{Config, Cost, KeyPart},
     forward::headers::{Client, from_client},
     gateway::{
         plan::{Planner, Unplanned},
@@ -34,8 +35,8 @@ use crate::{
 
 pub(super) use self::limit::ReplayedLimit;
 use self::{
-    ends::{ResponseEnd, debt},
-    limit::Denied,
+    ends::{ResponseEnd, correction},
+    limit::{Denied, is_in_log},
 };
 use super::{
     line::{Logged, Wanted},
@@ -55,8 +56,10 @@ const KEY_PREFIX: &str = "";
 pub(super) struct Replay {
     planner: Arc<Planner>,
     host: Option<HeaderValue>,
-    /// The header fields that routes match.
-    conditions: Vec<HeaderName>,
+    /// The path at which the gateway answers health checks.
+    health: Option<PathAndQuery>,
+    /// The header fields and query parameters that routes match.
+    conditions: Vec<KeyPart>,
     /// True if a route matches claims.
     matches_claims: bool,
     pub(super) limits: Vec<ReplayedLimit>,
@@ -89,7 +92,7 @@ pub(super) struct OutcomeCounts {
     pub(super) undecided: u64,
     /// Requests without a known host.
     pub(super) without_host: u64,
-    /// Requests that may have had a header field that a route matches.
+    /// Requests that may have had a header field or a query parameter that a route matches.
     pub(super) without_condition: u64,
     /// Requests that may have had a claim that a route matches.
     pub(super) without_claims: u64,
@@ -125,12 +128,8 @@ impl Replay {
         Self {
             planner: Arc::new(Planner::new(config, rules.collect())),
             host,
-            conditions: config
-                .routes
-                .iter()
-                .flat_map(|route| &route.matcher.headers)
-                .map(|(name, _)| name.clone())
-                .collect(),
+            health: config.server.health.clone(),
+            conditions: conditions(config),
             matches_claims: config.routes.iter().any(|route| !route.matcher.claims.is_empty()),
             limits,
             store: MemoryStore::new(STORE_BYTES_MOST),
@@ -149,22 +148,20 @@ impl Replay {
     /// Adds the header fields that this configuration depends on.
     pub(super) fn want(&self, wanted: &mut Wanted) {
         let Wanted { of_request, of_answer } = wanted;
+        let mut parts: Vec<&KeyPart> = self.conditions.iter().collect();
         for config in self.limits.iter().map(|limit| limit.rule.config()) {
-            of_request.extend(config.key.iter().filter_map(|part| match part {
-                KeyPart::Header(name) => Some(name.clone()),
-                KeyPart::Cookie(_) => Some(COOKIE),
-                _ => None,
-            }));
-            if let Some(RateFrom { source: KeyPart::Header(name), .. }) = &config.rate_from {
-                of_request.push(name.clone());
-            }
+            parts.extend(config.key.iter().chain(config.rate_from.iter().map(|from| &from.source)));
             match &config.cost {
                 Cost::Fixed(_) | Cost::ResponseJson { .. } => {}
                 Cost::Header(name) => of_request.push(name.clone()),
                 Cost::Response { header, .. } => of_answer.push(header.clone()),
             }
         }
-        of_request.extend(self.conditions.iter().cloned());
+        of_request.extend(parts.into_iter().filter_map(|part| match part {
+            KeyPart::Header(name) => Some(name.clone()),
+            KeyPart::Cookie(_) => Some(COOKIE),
+            _ => None,
+        }));
     }
 
     /// Returns true if a route matches a single host only.
@@ -217,6 +214,9 @@ impl Replay {
     }
 
     fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Replayed {
+        if self.is_for_gateway(parts) {
+            return Replayed::Admitted;
+        }
         let planner = self.planner.clone();
         let address = logged.client;
         // The fields that proxies set are in the log as the gateway got them.
@@ -234,35 +234,45 @@ impl Replay {
             self.counts.unrouted += 1;
             return Replayed::NotAsked;
         };
-        let mut asked = SmallVec::<[PendingAsk; 2]>::new();
+        let (mut asked, mut denied) = (SmallVec::<[PendingAsk; 2]>::new(), None);
         for (rule, terms) in plan.limits.iter().zip(plan.terms) {
             let limit = self.place(rule);
-            let of_limit = &mut self.limits[limit];
-            match of_limit.ask(terms, parts, logged) {
-                Ok(asks) => {
-                    for ask in asks {
-                        let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
-                        if charge.quota.algorithm == Algorithm::Concurrency {
-                            // A lease lasts as long as its request here, without being renewed.
-                            charge.quota.window_us = Rate::MAX_WINDOW_US;
-                        }
-                        let may_add = self.keys < KEYS_MOST;
-                        let key = of_limit.tally.place(ask.key().as_str(), may_add, charge.quota);
-                        self.keys += usize::from(key.is_new);
-                        asked.push(PendingAsk { limit, key: key.place, ask, charge });
-                    }
-                }
-                // It is refused before any limit is charged.
-                Err(Denied) => return Replayed::Refused([(limit, None)].into_iter().collect()),
+            match self.limits[limit].ask(rule, terms, parts, logged) {
+                Ok(asks) => asked.extend(asks.into_iter().map(|ask| self.pending(limit, ask))),
+                Err(Denied) => denied = denied.or(Some(limit)),
             }
         }
-        self.decide_asked(&asked, logged)
+        self.note_demand(&asked, logged);
+        match denied {
+            // It is refused before any limit is charged.
+            Some(limit) => Replayed::Refused([(limit, None)].into_iter().collect()),
+            None => self.decide_asked(&asked, logged),
+        }
+    }
+
+    /// Returns true if the gateway answers a request itself, before any route.
+    fn is_for_gateway(&self, parts: &Parts) -> bool {
+        target::is_health_check(self.health.as_ref(), &parts.method, &parts.uri)
+            || target::is_about_server(parts) && target::host(parts).is_ok()
+    }
+
+    /// Returns what a request asks of a limit, with its charge and the place of its key.
+    fn pending(&mut self, limit: usize, ask: Ask) -> PendingAsk {
+        let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
+        if charge.quota.algorithm == Algorithm::Concurrency {
+            // A lease lasts as long as its request here, without being renewed.
+            charge.quota.window_us = Rate::MAX_WINDOW_US;
+        }
+        let may_add = self.keys < KEYS_MOST;
+        let key = self.limits[limit].tally.place(ask.key().as_str(), may_add, charge.quota);
+        self.keys += usize::from(key.is_new);
+        PendingAsk { limit, key: key.place, ask, charge }
     }
 
     /// Counts what the log doesn't tell of a request, though its route may depend on it.
     fn count_unknown(&mut self, parts: &Parts, logged: &Logged) {
         self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
-        let is_unknown = |name| logged.header(name).is_none();
+        let is_unknown = |part| !is_in_log(part, parts, logged);
         self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
         self.counts.without_claims += u64::from(self.asks_for_claims(parts));
     }
@@ -285,7 +295,6 @@ impl Replay {
     }
 
     fn decide_asked(&mut self, asked: &[PendingAsk], logged: &Logged) -> Replayed {
-        self.note_demand(asked, logged);
         let fits = |asked: &&PendingAsk| asked.charge.cost.max(1) <= asked.charge.quota.capacity();
         let mut never: RefusedBy =
             asked.iter().filter(|asked| !fits(asked)).map(|asked| (asked.limit, asked.key)).collect();
@@ -341,12 +350,23 @@ impl Replay {
             if charge.quota.algorithm == Algorithm::Concurrency {
                 ends.push(ResponseEnd::Ran { limit: *limit, key });
             }
-            if let Some(debt) = debt(rule, ask, logged) {
-                ends.push(ResponseEnd::Demanded { limit: *limit, key, quota: charge.quota, debt });
+            if let Some(act) = correction(rule, ask, logged) {
+                ends.push(ResponseEnd::Demanded { limit: *limit, key, quota: charge.quota, act });
             }
         }
         self.end_later(logged, ends);
     }
+}
+
+/// Returns the header fields and query parameters that routes match.
+fn conditions(config: &Config) -> Vec<KeyPart> {
+    let matchers = config.routes.iter().map(|route| &route.matcher);
+    let of_route = |matcher: &Matcher| {
+        let headers = matcher.headers.iter().map(|(name, _)| KeyPart::Header(name.clone()));
+        let query = matcher.query.iter().map(|(name, _)| KeyPart::Query(name.clone()));
+        headers.chain(query).collect::<Vec<_>>()
+    };
+    matchers.flat_map(of_route).collect()
 }
 
 /// Shifts a time so that no window begins before zero: by 400 years, after which the calendar repeats itself.

@@ -27,6 +27,10 @@ pub(super) struct LimitTally {
     pub(super) unknown_time: u64,
     /// The requests whose cost isn't in the log.
     pub(super) unknown_costs: u64,
+    /// The requests that may state a rate, which isn't in the log.
+    pub(super) unknown_rates: u64,
+    /// The requests whose usage somebody else reports.
+    pub(super) unreported: u64,
     /// The requests of keys beyond the bound. They are decided, but not counted anywhere else.
     pub(super) beyond: u64,
     /// True if the demand of keys is an upper bound only.

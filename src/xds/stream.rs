@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     config::{ServerUrl, XdsSettings},
     decisions::grpc::{self, PREFIX_BYTES},
-    outbound::connect,
+    outbound::{connect, with_causes},
 };
 
 use super::messages::{ClientNode, DiscoveryRequest, DiscoveryResponse, RULES, RejectionStatus};
@@ -73,7 +73,7 @@ impl Stream {
         http.keep_alive_while_idle(true);
         let handshake = timeout(CONNECT_TIMEOUT, http.handshake(TokioIo::new(io)));
         let handshake = handshake.await.map_err(|_| "the server doesn't speak HTTP/2".to_owned())?;
-        let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
+        let (mut sender, connection) = handshake.map_err(|error| with_causes(&error))?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async {
             // The stream reports it, too.
             drop(connection.await);
@@ -134,7 +134,7 @@ impl Stream {
             }
             let body = self.body().await?;
             let frame = body.frame().await.ok_or("the server has ended the stream")?;
-            let frame = frame.map_err(|error| error.to_string())?;
+            let frame = frame.map_err(|error| with_causes(&error))?;
             match frame.into_data() {
                 Ok(data) => self.received.extend_from_slice(&data),
                 Err(frame) => return Err(ended(frame.trailers_ref().unwrap_or(&HeaderMap::new()))),
@@ -146,7 +146,7 @@ impl Stream {
     async fn body(&mut self) -> Result<&mut Incoming, String> {
         if let StreamState::Asked(response) = &mut self.state {
             let response = response.await.map_err(|error| error.to_string())?;
-            let (head, body) = response.map_err(|error| error.to_string())?.into_parts();
+            let (head, body) = response.map_err(|error| with_causes(&error))?.into_parts();
             let is_grpc = head
                 .headers
                 .get(CONTENT_TYPE)

@@ -1,6 +1,7 @@
 //! Rules by xDS, from servers that this test makes: good ones, and some that send nonsense, too much, or nothing.
 
 use std::{
+    io::Write as _,
     net::SocketAddr,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
@@ -358,6 +359,29 @@ fn a_server_that_says_nothing_keeps_nobody_from_asking() {
     let _stream = silent.accept().unwrap();
     service.wait();
     assert_eq!(service.left("d", "k"), (OK, 0));
+}
+
+/// The log has the cause of a failure, and not only that there was one.
+#[test]
+fn the_cause_of_a_broken_stream_is_logged() {
+    let redis = Redis::start();
+    let old = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = old.local_addr().unwrap().to_string();
+    let variables = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", &address),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+    ];
+    let mut service = Service::spawn(&redis, &[], &variables);
+    let mut stream = old.accept().unwrap().0;
+    // An HTTP/1.1 server would send text, too, which isn't a frame.
+    stream.write_all(&[0xff; 64]).unwrap();
+    service.wait();
+    let told = format!("no rules from http://{address}: ");
+    wait_until("it is logged", || service.log().contains(&told));
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains(&told)).unwrap();
+    assert!(line.contains("frame with invalid size"), "{line}");
 }
 
 #[test]

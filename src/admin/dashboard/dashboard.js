@@ -786,7 +786,10 @@ async function lookUp(limit, key) {
 }
 
 async function showKey() {
-  const { ok, data, problem } = await ask("GET", pathOf(shown));
+  const about = shown;
+  const { ok, data, problem } = await ask("GET", pathOf(about));
+  // Another key may have been looked up meanwhile, which the buttons are about then.
+  if (shown !== about) return false;
   byId("found").hidden = !ok;
   if (!ok) {
     say(problem, true);
@@ -803,7 +806,9 @@ async function showKey() {
 }
 
 async function change(method, path, body, done) {
+  const about = shown;
   const { ok, data, problem } = await ask(method, path, body);
+  if (shown !== about) return;
   if (!ok) say(problem, true);
   else if (await showKey()) say(done(data));
 }

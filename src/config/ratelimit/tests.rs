@@ -123,3 +123,12 @@ fn no_limit_of_a_merged_domain_hides_another() {
     let other = of("acme", "path", 2).replace("shop", "store");
     assert!(read(&[&of("acme", "path", 2), &other], true).is_ok());
 }
+
+/// Each fault costs a walk through the text when it is drawn.
+#[test]
+fn no_more_faults_are_reported_than_anybody_reads() {
+    let entries = "- value: x\n".repeat(20_000);
+    let text = format!("domain: shop\ndescriptors:\n{entries}");
+    let read = RatelimitFolder::of_texts([("f".to_owned(), text)], OnFailure::Deny, false);
+    assert_eq!(read.unwrap_err().records().len(), MAX_FAULTS);
+}

@@ -37,6 +37,7 @@ pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str>
         status,
         headers: Vec::new(),
         has_all_headers: false,
+        hidden: Vec::new(),
         answer_headers: Vec::new(),
         limits: Vec::new(),
     };

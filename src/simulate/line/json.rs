@@ -187,6 +187,7 @@ impl FoundFields {
             status: self.text(STATUS).and_then(|status| StatusCode::from_str(&status).ok()),
             headers: Vec::new(),
             has_all_headers: false,
+            hidden: Vec::new(),
             answer_headers: Vec::new(),
             limits: self.take(LIMITS).map(read_limits).unwrap_or_default(),
         };
@@ -262,6 +263,7 @@ fn read_limits(limits: Value) -> Vec<(String, DecisionInLog)> {
             (Some(key), _) => DecisionInLog::Key(key.to_owned()),
             (None, Some("exempt")) => DecisionInLog::Exempt,
             (None, Some("skipped")) => DecisionInLog::Skipped,
+            (None, Some("refused")) => DecisionInLog::Denied,
             _ => return None,
         };
         Some((limit["limit"].as_str()?.to_owned(), decision))

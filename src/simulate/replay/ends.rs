@@ -7,7 +7,7 @@ use hyper::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tollgate_limiter::{
     Ask, Quota,
-    store::{Act, Decision, LeaseId, Operation},
+    store::{Act, Decision, Operation, Refund},
 };
 
 use crate::rules::Rule;
@@ -19,30 +19,28 @@ const RUNNING_MOST: usize = 500_000;
 
 /// An effect of the end of a response.
 pub(super) enum ResponseEnd {
-    /// Charges the debt of an admitted request.
-    Owed { bucket: Bytes, quota: Quota, debt: u32 },
-    /// Releases the lease of an admitted request.
-    Leased { bucket: Bytes, quota: Quota, id: LeaseId },
-    /// Adds to the demand of a key, for any request.
-    Demanded { limit: usize, key: usize, quota: Quota, debt: u32 },
+    /// Corrects the charge of an admitted request, or releases its lease.
+    Settled { bucket: Bytes, quota: Quota, act: Act },
+    /// Corrects the demand of a key, for any request.
+    Demanded { limit: usize, key: usize, quota: Quota, act: Act },
     /// Ends a request in flight, for any request.
     Ran { limit: usize, key: usize },
 }
 
 impl Replay {
-    /// Schedules the release and the charges for the end of an admitted request.
+    /// Schedules the release and the corrections for the end of an admitted request.
     pub(super) fn settle(&mut self, asked: &[&PendingAsk], decision: &Decision, logged: &Logged) {
-        let leases = decision.leases.iter().map(|lease| ResponseEnd::Leased {
+        let leases = decision.leases.iter().map(|lease| ResponseEnd::Settled {
             bucket: lease.bucket.clone(),
             quota: lease.quota,
-            id: lease.id,
+            act: Act::Release(lease.id),
         });
         let charged = asked.iter().zip(&decision.outcomes).filter(|(_, outcome)| outcome.charged);
-        let debts = charged.filter_map(|(PendingAsk { limit, ask, charge, .. }, _)| {
-            let debt = debt(&self.limits[*limit].rule, ask, logged)?;
-            Some(ResponseEnd::Owed { bucket: charge.bucket.clone(), quota: charge.quota, debt })
+        let corrections = charged.filter_map(|(PendingAsk { limit, ask, charge, .. }, _)| {
+            let act = correction(&self.limits[*limit].rule, ask, logged)?;
+            Some(ResponseEnd::Settled { bucket: charge.bucket.clone(), quota: charge.quota, act })
         });
-        let ends = leases.chain(debts).collect();
+        let ends = leases.chain(corrections).collect();
         self.end_later(logged, ends);
     }
 
@@ -81,12 +79,11 @@ impl Replay {
     fn end(&mut self, time_us: u64, end: ResponseEnd) {
         let time_us = store_time(time_us);
         let (bucket, quota, act) = match end {
-            ResponseEnd::Owed { bucket, quota, debt } => (bucket, quota, Act::Record(debt)),
-            ResponseEnd::Leased { bucket, quota, id } => (bucket, quota, Act::Release(id)),
-            ResponseEnd::Demanded { limit, key, quota, debt } => {
+            ResponseEnd::Settled { bucket, quota, act } => (bucket, quota, act),
+            ResponseEnd::Demanded { limit, key, quota, act } => {
                 let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
                 let demand = &mut self.limits[limit].tally.of_key(key).demand;
-                self.demand_bytes += demand.owe(quota, is_coarse, time_us, debt);
+                self.demand_bytes += demand.correct(quota, is_coarse, time_us, act);
                 return;
             }
             ResponseEnd::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
@@ -96,9 +93,16 @@ impl Replay {
     }
 }
 
-/// Returns what the response adds to the charge of its request.
-pub(super) fn debt(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<u32> {
+/// Returns what the response changes in the charge of its request: a debt, or a refund of what it has not used.
+pub(super) fn correction(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<Act> {
+    let estimate = ask.settles()?;
     let fields: HeaderMap = logged.answer_headers.iter().cloned().collect();
-    let debt = rule.debt(ask.settles()?, logged.status.unwrap_or(StatusCode::OK), &fields)?;
-    (debt > 0).then_some(debt)
+    let debt = rule.debt(estimate, logged.status.unwrap_or(StatusCode::OK), &fields)?;
+    let unused = if rule.limit().has_refunds() { rule.unused(estimate, &fields) } else { 0 };
+    let granted_us = Some(store_time(logged.at_us));
+    match (debt, unused) {
+        (0, 0) => None,
+        (0, permits) => Some(Act::Refund(Refund { permits, granted_us })),
+        (debt, _) => Some(Act::Record(debt)),
+    }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hyper::{header::COOKIE, http::request::Parts};
 use smallvec::smallvec;
-use tollgate_limiter::{Algorithm, Asks, Key};
+use tollgate_limiter::{Algorithm, Asks, Key, Refusal};
 
 use crate::{
-    config::{self, Cost, KeyPart, Missing},
+    config::{self, Cost, KeyPart, Missing, UnknownKey},
     gateway::target,
     rules::{
         Rule, Terms,
@@ -39,9 +39,16 @@ impl ReplayedLimit {
         }
     }
 
-    /// Returns the request's asks of the limit, and tallies its terms. There are none if the limit doesn't count it.
-    pub(super) fn ask(&mut self, terms: Terms, parts: &Parts, logged: &Logged) -> Result<Asks, Denied> {
-        let terms = self.terms_in_log(terms, parts, logged);
+    /// Returns the request's asks of the limit, and tallies its terms. There are none if the limit doesn't count it. `planned` is
+    /// the limit at the cost that the route states.
+    pub(super) fn ask(
+        &mut self,
+        planned: &Rule,
+        terms: Terms,
+        parts: &Parts,
+        logged: &Logged,
+    ) -> Result<Asks, Denied> {
+        let terms = self.terms_in_log(planned, terms, parts, logged);
         let Self { rule, tally, .. } = self;
         tally.requests += 1;
         let config = rule.config();
@@ -51,8 +58,14 @@ impl ReplayedLimit {
                 tally.unknown_time += 1;
                 Ok(Asks::new())
             }
+            Terms::Counts(_) if rule.takes_reports() => {
+                tally.unreported += 1;
+                Ok(Asks::new())
+            }
             Terms::Counts(asks) => {
                 tally.unknown_costs += u64::from(!has_cost(config, logged));
+                let source = config.rate_from.as_ref().map(|from| &from.source);
+                tally.unknown_rates += u64::from(source.is_some_and(|part| !is_in_log(part, parts, logged)));
                 Ok(asks)
             }
             Terms::Exempts { .. } => {
@@ -73,19 +86,23 @@ impl ReplayedLimit {
 
     /// Replaces the terms of a request if the log lacks a part of its key: with the decision in this gateway's log, if it
     /// has one.
-    fn terms_in_log(&mut self, terms: Terms, parts: &Parts, logged: &Logged) -> Terms {
+    fn terms_in_log(&mut self, planned: &Rule, terms: Terms, parts: &Parts, logged: &Logged) -> Terms {
         let Self { rule, own_rates, tally } = self;
         let config = rule.config();
         let Some(part) = config.key.iter().find(|part| !is_in_log(part, parts, logged)) else { return terms };
         match (decision_in_log(config, logged), terms) {
             (_, terms @ Terms::Exempts { .. }) => terms,
             (Some(DecisionInLog::Exempt), _) => Terms::Exempts { entry: None },
-            (Some(DecisionInLog::Skipped), _) => Terms::Skips,
+            (Some(DecisionInLog::Denied), _) if denies(config) => {
+                Terms::Refuses(Refusal::KeyMissing { limit: config.name.clone() })
+            }
+            // The terms are those of a request without the key.
+            (Some(DecisionInLog::Denied | DecisionInLog::Skipped), terms) => terms,
             (Some(DecisionInLog::Key(key)), _) => {
-                let cost = rule.cost(&parts.headers).unwrap_or(1);
+                let cost = planned.cost(&parts.headers).unwrap_or(1);
                 let key = Key::of_text(key.clone());
                 let rate = own_rates.of(&key);
-                Terms::Counts(smallvec![rule.charge(key, rate, cost)])
+                Terms::Counts(smallvec![planned.charge(key, rate, cost)])
             }
             (None, terms) => {
                 tally.note_unknown(part);
@@ -96,12 +113,17 @@ impl ReplayedLimit {
     }
 }
 
+/// Returns true if a limit refuses requests without a key, or with one that isn't known.
+fn denies(config: &config::LimitSettings) -> bool {
+    config.missing == Missing::Deny || config.known_keys.is_some() && config.unknown == UnknownKey::Deny
+}
+
 /// Returns the decision in this gateway's log for a limit with this name and the same key parts.
 fn decision_in_log<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l DecisionInLog> {
     let decision = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, decision)| decision);
     decision.filter(|decision| match decision {
         DecisionInLog::Key(key) => is_of(key, &config.key),
-        DecisionInLog::Exempt | DecisionInLog::Skipped => true,
+        DecisionInLog::Exempt | DecisionInLog::Skipped | DecisionInLog::Denied => true,
     })
 }
 
@@ -117,8 +139,8 @@ fn has_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
     has_cost && (config.when_status.is_empty() || logged.status.is_some())
 }
 
-/// Returns true if the log has this part of a request's key, or says that it was absent.
-fn is_in_log(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
+/// Returns true if the log has this part of a request, or says that it was absent.
+pub(super) fn is_in_log(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
     match part {
         KeyPart::Header(name) => logged.header(name).is_some(),
         KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),

@@ -8,9 +8,9 @@ use super::super::{
     tally::LimitTally,
 };
 
-/// Returns true if the log has the key and duration of at least one of a limit's requests.
+/// Returns true if the log has the key, the duration and the usage of at least one of a limit's requests.
 pub(super) fn is_judged(tally: &LimitTally) -> bool {
-    tally.unknown + tally.unknown_time < tally.requests || tally.requests == 0
+    tally.unknown + tally.unknown_time + tally.unreported < tally.requests || tally.requests == 0
 }
 
 /// Returns the notes on a replay.
@@ -25,7 +25,7 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
     }
     if counts.without_condition > 0 {
         notes.push(format!(
-            "some routes match header fields that the log lacks for {} requests: these took other routes, or none",
+            "some routes match header fields or query values that the log lacks for {} requests: these took other routes, or none",
             counts.without_condition
         ));
     }
@@ -78,6 +78,20 @@ fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<Stri
             tally.unknown_costs, tally.requests
         ));
     }
+    if tally.unknown_rates > 0
+        && let Some(from) = &config.rate_from
+    {
+        notes.push(format!(
+            "limit `{name}`: the log lacks `{}` for {} of {} requests, which were held to the file's rate",
+            from.source, tally.unknown_rates, tally.requests
+        ));
+    }
+    if tally.unreported > 0 {
+        notes.push(format!(
+            "limit `{name}`: no log has the usage that is reported for {} of {} requests, which weren't counted",
+            tally.unreported, tally.requests
+        ));
+    }
     if tally.within_wait > 0 {
         notes.push(format!(
             "limit `{name}`: {} of the refused requests would have been admitted within its `wait`, if each had waited alone",
@@ -86,7 +100,7 @@ fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<Stri
     }
     if tally.beyond > 0 {
         notes.push(format!(
-            "limit `{name}`: there were too many keys for statistics; {} requests of further keys were decided, but are in no other number",
+            "limit `{name}`: there were too many keys for statistics; {} requests of further keys are in no other number of its",
             tally.beyond
         ));
     }
