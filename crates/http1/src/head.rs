@@ -69,21 +69,26 @@ pub type Spelt = Option<Box<Spelling>>;
 #[derive(Debug)]
 pub struct Spelling {
     head: Bytes,
-    /// The names, and their ranges in the head.
-    names: SmallVec<[(HeaderName, Range<usize>); 8]>,
+    /// The ranges of the names in the head, in its order.
+    names: SmallVec<[Range<usize>; 8]>,
 }
 
 impl Spelling {
     /// Returns the spelling of a name. The search begins at `place`, and `place` then moves behind the name
     /// found, since names are mostly asked for in the order of the head.
     fn find<'s>(&'s self, name: &'s HeaderName, place: &mut usize) -> &'s [u8] {
+        let plain = name.as_str().as_bytes();
+        let spelt = |range: &Range<usize>| {
+            Some(&self.head[range.clone()]).filter(|spelt| spelt.eq_ignore_ascii_case(plain))
+        };
         let (before, after) = self.names.split_at(*place);
-        if let Some(at) = after.iter().position(|(own, _)| own == name) {
-            *place += at + 1;
-            return &self.head[after[at].1.clone()];
+        for (at, range) in after.iter().enumerate() {
+            if let Some(spelt) = spelt(range) {
+                *place += at + 1;
+                return spelt;
+            }
         }
-        let found = before.iter().find(|(own, _)| own == name);
-        found.map_or(name.as_str().as_bytes(), |(_, range)| &self.head[range.clone()])
+        before.iter().find_map(spelt).unwrap_or(plain)
     }
 }
 
@@ -178,7 +183,7 @@ pub fn fields(
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value));
         if let Some(spelling) = &mut spelling {
             let begin = field.name.as_ptr() as usize - bytes.as_ptr() as usize;
-            spelling.names.push((name.clone(), begin..begin + field.name.len()));
+            spelling.names.push(begin..begin + field.name.len());
         }
         headers.append(name, value.map_err(|_| Unreadable::Malformed)?);
     }
