@@ -68,7 +68,11 @@ impl HeavyHitters {
     /// Notes a key once.
     pub fn note(&self, key: Noted<'_>, now: Instant) {
         let mut counters = self.threads.get_or_default().lock();
-        counters.age(self.halvings(now));
+        if counters.next_halving.is_none_or(|until| until <= now) {
+            let halvings = self.halvings(now);
+            counters.age(halvings);
+            counters.next_halving = Some(self.since + HALVED_EVERY * (halvings + 1));
+        }
         counters.note(key);
     }
 
@@ -114,6 +118,8 @@ impl HeavyHitters {
 #[derive(Debug, Default)]
 struct Counters {
     halvings: u32,
+    /// The time of the next halving, so that most requests needn't count them.
+    next_halving: Option<Instant>,
     hashes: Vec<u64>,
     counts: Vec<u64>,
     keys: Vec<Taken>,
