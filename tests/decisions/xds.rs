@@ -1,7 +1,7 @@
 //! Rules by xDS, from servers that this test makes: good ones, and some that send nonsense, too much, or nothing.
 
 use std::{
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::SocketAddr,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
@@ -361,6 +361,17 @@ fn a_server_that_says_nothing_keeps_nobody_from_asking() {
     assert_eq!(service.left("d", "k"), (OK, 0));
 }
 
+/// Reads what an HTTP/2 client sends up to its first HEADERS frame (RFC 9113, sections 3.4 and 4.1).
+fn read_head_of_request(stream: &mut std::net::TcpStream) {
+    stream.read_exact(&mut [0; 24]).unwrap();
+    let mut head = [0; 9];
+    while head[3] != 1 {
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        stream.read_exact(&mut vec![0; length as usize]).unwrap();
+    }
+}
+
 /// The log has the cause of a failure, and not only that there was one.
 #[test]
 fn the_cause_of_a_broken_stream_is_logged() {
@@ -374,6 +385,7 @@ fn the_cause_of_a_broken_stream_is_logged() {
     ];
     let mut service = Service::spawn(&redis, &[], &variables);
     let mut stream = old.accept().unwrap().0;
+    read_head_of_request(&mut stream);
     // An HTTP/1.1 server would send text, too, which isn't a frame.
     stream.write_all(&[0xff; 64]).unwrap();
     service.wait();
