@@ -1,7 +1,18 @@
 //! Workers that Redis accepts no connection from, while it answers on those of others.
 
+use std::{sync::Arc, thread, time::Duration};
+
+use tokio::{
+    runtime::Builder,
+    time::{Instant, timeout},
+};
+use tollgate_limiter::{
+    Rate, StoreError,
+    store::{Charge, Store},
+};
+
 use crate::{
-    harness::{redis::Redis, resp::Connection, wait_until},
+    harness::{open_store_within, redis::Redis, resp::Connection, wait_until},
     outage::one_limit,
 };
 
@@ -44,4 +55,36 @@ fn a_worker_that_cannot_connect_asks_by_the_connection_of_another() {
     operator.command(&["CONFIG", "SET", "maxclients", "1000"]);
     wait_until("the worker is connected", || connections(&mut operator).len() == 4);
     assert!(all_pass());
+}
+
+/// Takes a permit. The store must answer or give up within a second.
+async fn take(store: &Store) -> Result<(), StoreError> {
+    let quota = "1000/h".parse::<Rate>().unwrap().into();
+    let charges = [Charge { bucket: "t:l:sw:{key}".into(), quota, cost: 1, shadow: false }];
+    let taken = store.take(&charges, Instant::now() + Duration::from_secs(1));
+    timeout(Duration::from_secs(30), taken).await.expect("the deadline holds").map(drop)
+}
+
+#[test]
+fn a_thread_that_stands_still_holds_up_no_other_one() {
+    let redis = Redis::start();
+    let store = Arc::new(open_store_within(&redis.url(), "1s"));
+    // It is connected, and nothing drives it from here on.
+    let still = Builder::new_current_thread().enable_all().build().unwrap();
+    still.block_on(store.warm_up()).unwrap();
+    let mut operator = redis.connect();
+    let other = thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            take(&store).await.expect("a new thread asks by its own connection");
+            let own = callers(&mut operator).pop().unwrap();
+            operator.command(&["CONFIG", "SET", "maxclients", "1"]);
+            operator.command(&["CLIENT", "KILL", "ID", &own]);
+            let mut failed = 0;
+            while failed < 3 {
+                failed += usize::from(take(&store).await.is_err());
+            }
+        });
+    });
+    other.join().unwrap();
 }

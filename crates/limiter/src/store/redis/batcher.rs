@@ -144,6 +144,8 @@ impl Waiting {
 /// A reply that is awaited. If it comes and nobody takes it, its leases are given back.
 struct AwaitedReply {
     batcher: Arc<Batcher>,
+    /// Those of the thread that waits: another thread may stand still.
+    deadlines: Arc<Deadlines>,
     lane: Lane,
     receiver: oneshot::Receiver<Result<Reply, StoreError>>,
 }
@@ -231,6 +233,16 @@ impl Batcher {
         self.connection.load_full()
     }
 
+    /// Returns the deadlines that this thread keeps.
+    pub(super) fn deadlines(&self) -> Arc<Deadlines> {
+        self.deadlines.clone()
+    }
+
+    /// Returns true if the first connection was made, or tried for as long as a call may take.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.initialized()
+    }
+
     /// Returns true if the connection is up, as far as the client knows.
     pub(super) fn is_connected(&self) -> bool {
         self.connection.load().is_connected()
@@ -277,18 +289,19 @@ impl Batcher {
     /// isn't sent any more.
     pub(super) fn operate(
         self: Arc<Self>,
+        deadlines: Arc<Deadlines>,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         let number = self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
-        let mut awaited = AwaitedReply { batcher: self, lane, receiver };
+        let mut awaited = AwaitedReply { batcher: self, deadlines, lane, receiver };
         Ok(async move {
-            let AwaitedReply { batcher, receiver, .. } = &mut awaited;
+            let AwaitedReply { batcher, deadlines, receiver, .. } = &mut awaited;
             let mut until = batcher.patience(lane, number, deadline);
             let answer = loop {
-                match batcher.deadlines.within(until, &mut *receiver).await {
+                match deadlines.within(until, &mut *receiver).await {
                     Some(Ok(answer)) => break answer,
                     Some(Err(_)) => break Err(StoreError::Open),
                     None if until >= deadline => break Err(StoreError::Timeout),

@@ -150,7 +150,9 @@ impl Node {
         if self.link.breaker.is_open() {
             return Err(StoreError::Open);
         }
-        self.usable_batcher().operate(lane, operation, deadline)
+        let own = self.batcher();
+        let deadlines = own.deadlines();
+        self.usable_instead_of(own).operate(deadlines, lane, operation, deadline)
     }
 
     /// Does an operation in the next call of a usable batcher, if the server can be reached now.
@@ -213,8 +215,13 @@ impl Node {
     /// Returns this thread's batcher, or another thread's while only that one is connected: a server may accept no more
     /// connections, which says nothing of those that it has.
     fn usable_batcher(&self) -> Arc<Batcher> {
-        let own = self.batcher();
-        if own.is_connected() {
+        self.usable_instead_of(self.batcher())
+    }
+
+    /// Returns a batcher, or another thread's as [`Self::usable_batcher`] does. While the first connection is being made, it isn't known
+    /// whether the server accepts it.
+    fn usable_instead_of(&self, own: Arc<Batcher>) -> Arc<Batcher> {
+        if own.is_connected() || !own.has_begun() {
             return own;
         }
         self.link.batchers().into_iter().find(|other| other.is_connected()).unwrap_or(own)
@@ -224,7 +231,7 @@ impl Node {
     pub(super) fn any_batcher(&self) -> Option<Arc<Batcher>> {
         match Handle::try_current() {
             Ok(_) => Some(self.usable_batcher()),
-            Err(_) => self.link.batchers().into_iter().next(),
+            Err(_) => self.link.batchers().into_iter().max_by_key(|batcher| batcher.is_connected()),
         }
     }
 
