@@ -29,7 +29,7 @@ pub struct Noted<'k> {
 
 impl<'k> From<&'k Key> for Noted<'k> {
     fn from(key: &'k Key) -> Self {
-        Self { key: key.as_str(), hash: key.hash() }
+        Self { key: key.as_str(), hash: key.text_hash() }
     }
 }
 
