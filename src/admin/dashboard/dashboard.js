@@ -672,10 +672,9 @@ async function askForOverridesAndBans() {
   ]);
   tables.overrides.show(own.slice(0, OVERRIDES_SHOWN));
   const { store_error: fault } = data.find(({ store_error }) => store_error) ?? {};
+  tables.bans.show(data.flatMap(({ limit, bans }) => bans.map((ban) => ({ limit, ...ban }))));
   if (fault) {
     for (const table of [tables.overrides, tables.bans]) table.showUnknown(`Not known: ${fault}.`);
-  } else {
-    tables.bans.show(data.flatMap(({ limit, bans }) => bans.map((ban) => ({ limit, ...ban }))));
   }
 }
 
@@ -808,9 +807,8 @@ async function showKey() {
 async function change(method, path, body, done) {
   const about = shown;
   const { ok, data, problem } = await ask(method, path, body);
-  if (shown !== about) return;
-  if (!ok) say(problem, true);
-  else if (await showKey()) say(done(data));
+  if (!ok) say(shown === about ? problem : `${about.key}: ${problem}`, true);
+  else if (shown === about && (await showKey())) say(done(data));
 }
 
 byId("look-up").addEventListener("submit", (event) => {
