@@ -27,10 +27,7 @@ envoy() {
 if [ $# -eq 0 ]; then
     for part in stores redisson envoy contrib crates package; do
         echo "==> interop: $part"
-        if ! interop/run.sh "$part"; then
-            echo "*** interop: $part has failed; once more, since it may have been a download ***" >&2
-            interop/run.sh "$part"
-        fi
+        interop/run.sh "$part"
     done
     exit
 fi

@@ -32,7 +32,7 @@ install_valkey() {
     local hash=d2c2ea67642fa9571a07138b80ae52ebe566311c952aef25a39c1d5050697853
     if [ ! -d "$stores/valkey" ]; then
         local package=$stores/valkey-tools.deb
-        curl --fail --silent --show-error --location --output "$package" \
+        curl --fail --silent --show-error --location --retry 3 --output "$package" \
             "$mirror/valkey-tools_${version}_$(dpkg --print-architecture).deb"
         echo "$hash  $package" | sha256sum --check --quiet
         dpkg --extract "$package" "$stores/valkey.new"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the project's checks.
 #
-#   scripts/test.sh          all of them, as CI does
+#   scripts/test.sh          all of them but interop
 #   scripts/test.sh interop  what is made by others: Redis 6.2 and 8, Valkey; Redisson's client and Spring Cloud Gateway with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
 #                            dependencies; features and packages of each crate; the Debian package in a root of its own. A part alone:
 #                            scripts/test.sh interop contrib
@@ -129,14 +129,17 @@ lint() {
 
 # Most tests wait for other processes. So more of them run at a time than there are cores, and clippy runs beside them, once
 # Cargo has looked whether they are built.
+set -m
 (sleep 3 && lint) >target/lint.log 2>&1 &
 lint=$!
-trap 'kill $lint 2>/dev/null || true' EXIT
+set +m
+trap 'kill -- -$lint 2>/dev/null || true' EXIT
 RUST_TEST_THREADS=$((2 * $(getconf _NPROCESSORS_ONLN))) step cargo test --locked --workspace
 if ! wait $lint; then
     cat target/lint.log
     exit 1
 fi
+trap - EXIT
 # Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
 step cargo test --locked --test timing -- --test-threads=1
 
