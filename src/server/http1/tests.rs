@@ -131,12 +131,17 @@ async fn a_client_that_pipelines_gets_few_answers_a_turn() {
         let flood = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(REQUESTS);
         client.stream.write_all(flood.as_bytes()).await.unwrap();
         let (mut received, mut turns) = (vec![0; 1 << 20], Vec::new());
-        while turns.iter().sum::<usize>() < REQUESTS {
-            yield_now().await;
-            if let Some(read) = client.stream.read(&mut received).now_or_never() {
-                turns.push(answers(str::from_utf8(&received[..read.unwrap()]).unwrap()).len());
+        let reading = async {
+            while turns.iter().sum::<usize>() < REQUESTS {
+                yield_now().await;
+                if let Some(read) = client.stream.read(&mut received).now_or_never() {
+                    let answers = answers(str::from_utf8(&received[..read.unwrap()]).unwrap());
+                    assert!(!answers.is_empty(), "{path}: the connection ends after {turns:?}");
+                    turns.push(answers.len());
+                }
             }
-        }
+        };
+        timeout(PATIENCE, reading).await.expect("all are answered");
         assert!(turns.iter().all(|answers| *answers <= TURN_MOST), "{path}: {turns:?}");
     }
 }
