@@ -2,7 +2,8 @@
 //! the world.
 //!
 //! Each response has all rules. They are accepted (ACK) once they are in use, or rejected with the reason (NACK); then those
-//! before stay in use. If the stream ends, another one is opened, for ever.
+//! before stay in use. If the stream ends, another one is opened, for ever. It brings the same rules again if they haven't
+//! changed, which costs no reload.
 
 mod messages;
 mod rules;
@@ -16,9 +17,10 @@ use std::{
     time::Duration,
 };
 
+use prost_types::Any;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tollgate_limiter::OnFailure;
 
@@ -64,7 +66,7 @@ pub(crate) fn follow(settings: Arc<XdsSettings>, on_failure: OnFailure) -> Rules
     let (updates, receiver) = mpsc::channel(1);
     let feed = RulesFeed { updates: receiver, is_up: Arc::default() };
     let (accepted, is_up) = (String::new(), feed.is_up.clone());
-    let mut follower = Follower { settings, on_failure, updates, accepted, failures: 0, is_up };
+    let mut follower = Follower { settings, on_failure, updates, accepted, in_use: None, failures: 0, is_up };
     tokio::spawn(async move {
         while !follower.updates.is_closed() {
             follower.follow().await;
@@ -79,7 +81,9 @@ struct Follower {
     updates: mpsc::Sender<RulesUpdate>,
     /// The last version that was accepted, possibly none.
     accepted: String,
-    /// The number of streams in a row that have brought no rules.
+    /// The hash of the rules in use.
+    in_use: Option<[u8; 32]>,
+    /// The number of streams in a row that have brought no new rules, and none that stayed in use for long.
     failures: u32,
     is_up: Arc<AtomicBool>,
 }
@@ -87,8 +91,12 @@ struct Follower {
 impl Follower {
     /// Follows one stream to its end, and pauses.
     async fn follow(&mut self) {
+        let begun = Instant::now();
         let Err(error) = self.follow_stream().await;
-        self.is_up.store(false, Relaxed);
+        // A server that ends each stream soon after it has sent the rules is one that fails.
+        if self.is_up.swap(false, Relaxed) && begun.elapsed() > STREAM_PAUSES.most {
+            self.failures = 0;
+        }
         if self.failures == 0 {
             tracing::warn!("no rules from {}: {error}; trying again", self.settings.url);
         } else {
@@ -107,21 +115,13 @@ impl Follower {
             if response.type_url != messages::RULES {
                 return Err(format!("the response has the type `{}`", response.type_url));
             }
-            let outcome = match rules::read(&response.resources, self.on_failure, self.settings.merges) {
-                Ok(mut rules) => {
-                    for (domain, keys) in &self.settings.reported {
-                        rules.mark_reported(domain, keys);
-                    }
-                    self.apply(rules).await
-                }
-                Err(faults) => Err(faults.to_string()),
-            };
+            let outcome = self.take(&response.resources).await;
             self.is_up.store(outcome.is_ok(), Relaxed);
             match outcome {
                 Ok(()) => {
                     tracing::info!("rules of version `{}` are in use", response.version_info);
                     self.accepted = response.version_info;
-                    (self.failures, rejected) = (0, 0);
+                    rejected = 0;
                     stream.accept(&self.accepted, &response.nonce)?;
                 }
                 Err(reason) => {
@@ -133,6 +133,22 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Puts the rules of these resources to use, unless they are in use already.
+    async fn take(&mut self, resources: &[Any]) -> Result<(), String> {
+        let hash = rules::hash(resources);
+        if self.in_use == Some(hash) {
+            return Ok(());
+        }
+        let read = rules::read(resources, self.on_failure, self.settings.merges);
+        let mut rules = read.map_err(|faults| faults.to_string())?;
+        for (domain, keys) in &self.settings.reported {
+            rules.mark_reported(domain, keys);
+        }
+        self.apply(rules).await?;
+        (self.in_use, self.failures) = (Some(hash), 0);
+        Ok(())
     }
 
     /// Hands rules over, and returns whether they are in use.

@@ -3,6 +3,7 @@
 use prost::Message;
 use prost_types::{Any, Struct, Value as ProtoValue, value::Kind};
 use serde_json::{Map, Number, Value, json};
+use sha2::{Digest, Sha256};
 use tollgate_limiter::OnFailure;
 
 use crate::{
@@ -11,6 +12,18 @@ use crate::{
 };
 
 use super::messages::{RULES, RuleEntry, RulePolicy, RulesConfig};
+
+/// Returns a hash of resources that doesn't depend on their order, which is random for servers that keep them in a map.
+pub(super) fn hash(resources: &[Any]) -> [u8; 32] {
+    let mut sorted: Vec<&Any> = resources.iter().collect();
+    sorted.sort_unstable_by(|a, b| (&a.type_url, &a.value).cmp(&(&b.type_url, &b.value)));
+    let mut hash = Sha256::new();
+    for resource in sorted {
+        // With their lengths, different resources can't give the same bytes.
+        hash.update(resource.encode_length_delimited_to_vec());
+    }
+    hash.finalize().into()
+}
 
 /// Reads the rules of all resources.
 ///

@@ -108,10 +108,14 @@ const HOUR: i32 = 3;
 
 /// A response of this version with a limit of `k` in the domain `d`. Its nonce is the version.
 fn rules(version: &str, requests_per_unit: u32, unit: i32) -> Vec<u8> {
+    response(version, vec![resource("d", requests_per_unit, unit)], RULES)
+}
+
+fn resource(domain: &str, requests_per_unit: u32, unit: i32) -> Resource {
     let limit = Some(Policy { unit, requests_per_unit });
     let descriptors = vec![Entry { key: "k".into(), limit }];
-    let rules = Rules { name: "of-d".into(), domain: "d".into(), descriptors };
-    response(version, vec![Resource { type_url: RULES.into(), value: rules.encode_to_vec() }], RULES)
+    let rules = Rules { name: format!("of-{domain}"), domain: domain.into(), descriptors };
+    Resource { type_url: RULES.into(), value: rules.encode_to_vec() }
 }
 
 fn response(version: &str, resources: Vec<Resource>, type_url: &str) -> Vec<u8> {
@@ -307,6 +311,53 @@ fn rules_are_accepted_or_rejected_and_the_last_good_ones_stay() {
     server.act(Act::Send(rules("5", 4, HOUR)));
     assert_eq!(server.next().version, "5");
     assert_eq!(service.left("d", "k").0, OVER_LIMIT);
+}
+
+#[test]
+fn streams_that_bring_the_same_rules_again_cost_no_reload() {
+    let (redis, server) = (Redis::start(), Server::start(None));
+    let mut service = server.client(&redis, &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]);
+    service.wait();
+    let reloads = || service.metric("tollgate_reloads_total{result=\"good\"}");
+    let pair = [resource("d", 3, HOUR), resource("e", 3, HOUR)];
+    let mut begun = Instant::now();
+    for round in 0..4 {
+        assert_eq!(server.next().version, "");
+        // Servers that keep resources in a map send them in any order.
+        let mut resources = pair.to_vec();
+        resources.rotate_left(round % 2);
+        let version = round.to_string();
+        server.act(Act::Send(response(&version, resources, RULES)));
+        assert_eq!(server.next().version, version);
+        assert_eq!((reloads(), service.metric("tollgate_rules_feed_up")), (1.0, 1.0));
+        if round == 0 {
+            begun = Instant::now();
+        }
+        server.act(Act::Reset);
+    }
+    assert_eq!(server.next().version, "");
+    // The least pauses are 0.25, 0.5, 1 and 2 s.
+    assert!(begun.elapsed() > Duration::from_millis(3_700), "{:?}", begun.elapsed());
+
+    // What a rejected response has isn't in use, and what was in use before still is.
+    server.act(Act::Send(rules("4", 9, UNKNOWN)));
+    assert!(server.next().error.is_some());
+    assert_eq!(service.metric("tollgate_rules_feed_up"), 0.0);
+    server.act(Act::Send(response("5", pair.to_vec(), RULES)));
+    assert_eq!(server.next().version, "5");
+    assert_eq!((reloads(), service.metric("tollgate_rules_feed_up")), (1.0, 1.0));
+
+    server.act(Act::Send(rules("5", 4, HOUR)));
+    assert_eq!(server.next().version, "5");
+    assert_eq!((reloads(), service.left("d", "k")), (2.0, (OK, 3)));
+    // After new rules, the pauses begin anew, which the log tells.
+    assert_eq!(service.log().matches("trying again").count(), 1, "{}", service.log());
+    server.act(Act::Reset);
+    wait_until("it is logged", || service.log().matches("trying again").count() == 2);
+    assert_eq!(server.next().version, "");
+    server.act(Act::Send(rules("1", 5, HOUR)));
+    assert_eq!(server.next().version, "1");
+    assert_eq!((reloads(), service.left("d", "k")), (3.0, (OK, 3)));
 }
 
 #[test]
