@@ -21,11 +21,15 @@ pub use self::{authorization::properties::authorization, ratelimit::properties::
 
 pub(crate) use self::ratelimit::Unit;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    borrow::Cow,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::{Method, Request, Response, http::request::Parts};
+use hyper::{Method, Request, Response, Uri, http::request::Parts};
+use tollgate_routing::path;
 
 use crate::{
     forward::{Failure, body::Fault, headers::Client},
@@ -62,6 +66,24 @@ pub(crate) async fn answer(
 pub(crate) fn describe(gateway: &Gateway, peer: Peer, call: &mut Parts) -> Option<Client> {
     let is_admitted = gateway.admits_caller(peer.address, peer.scheme == "https");
     (is_admitted && check::serves(call.uri.path())).then(|| check::client_of(gateway, peer, call))?
+}
+
+/// Reads the target of a described request. The proxy forwards it as it came, so what the gateway would leave out or resolve in a
+/// target that it forwards itself is rejected: no client needs it, and limits would count another path than the upstream sees.
+///
+/// # Errors
+/// The target is invalid, or has a fragment or dot segments.
+fn target(text: &[u8]) -> Result<Uri, Rejection> {
+    let uri = Uri::try_from(text).map_err(|_| Rejection::TargetInvalid)?;
+    if text.contains(&b'#') {
+        return Err(Rejection::TargetInvalid);
+    }
+    match uri.path() {
+        path if path.starts_with('/') && matches!(path::forwarded(path), Cow::Owned(_)) => {
+            Err(Rejection::PathClimbs)
+        }
+        _ => Ok(uri),
+    }
 }
 
 /// Returns true for the call of a probe. Anyone may probe.

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue},
     http::{request::Parts, response},
 };
@@ -137,14 +137,14 @@ fn parts(http: &HttpRequest) -> (Parts, Result<(), Rejection>) {
         parts.headers.insert(HOST, host);
     }
     let method = Method::from_bytes(http.method.as_bytes());
-    let uri = Uri::try_from(&*http.path);
+    let uri = super::target(http.path.as_ref());
     let read = match (method, uri) {
         (Ok(method), Ok(uri)) => {
             (parts.method, parts.uri) = (method, uri);
             Ok(())
         }
         (Err(_), _) => Err(Rejection::Malformed),
-        (_, Err(_)) => Err(Rejection::TargetInvalid),
+        (_, Err(rejection)) => Err(rejection),
     };
     (parts, read)
 }

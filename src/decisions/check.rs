@@ -5,7 +5,7 @@
 
 mod question;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use hyper::{
     Method, Request, Response, Uri,
@@ -71,7 +71,7 @@ fn describe(call: &mut Parts) -> Result<(), Rejection> {
         call.headers.insert(HOST, host);
     }
     if let Some(target) = behind_envoy(&call.uri) {
-        call.uri = target;
+        call.uri = super::target(target.as_bytes())?;
         return Ok(());
     }
     let uri = call.headers.remove(&X_FORWARDED_URI).ok_or(Rejection::ForwardedUriMissing)?;
@@ -81,17 +81,17 @@ fn describe(call: &mut Parts) -> Result<(), Rejection> {
     if let Some(host) = call.headers.get(&X_FORWARDED_HOST).cloned() {
         call.headers.insert(HOST, host);
     }
-    call.uri = Uri::try_from(uri.as_bytes()).map_err(|_| Rejection::TargetInvalid)?;
+    call.uri = super::target(uri.as_bytes())?;
     Ok(())
 }
 
 /// Returns the target of the request that Envoy asks for. `None` if it isn't Envoy's call.
-fn behind_envoy(uri: &Uri) -> Option<Uri> {
+fn behind_envoy(uri: &Uri) -> Option<Cow<'_, str>> {
     let behind = uri.path_and_query()?.as_str().strip_prefix(ENVOY)?;
     match behind.bytes().next() {
-        None => Some(Uri::from_static("/")),
-        Some(b'/') => behind.parse().ok(),
-        Some(b'?') => format!("/{behind}").parse().ok(),
+        None => Some("/".into()),
+        Some(b'/') => Some(behind.into()),
+        Some(b'?') => Some(format!("/{behind}").into()),
         Some(_) => None,
     }
 }

@@ -52,6 +52,37 @@ pub fn from_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers, |name| head::is_ambiguous(name) || name.starts_with("php-auth-"));
 }
 
+/// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
+///
+/// Those that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
+/// Symfony takes for `Authorization`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
+/// proxies remove them.
+pub fn from_described(headers: &mut HeaderMap) {
+    for name in named(headers, is_hop_by_hop) {
+        headers.remove(name);
+    }
+    let is_misread = |name: &str| head::is_ambiguous(name) || name.starts_with("php-auth-");
+    for name in named(headers, is_misread) {
+        let other = read_as(&name);
+        if let Entry::Occupied(field) = headers.entry(name) {
+            let lines: Vec<_> = field.remove_entry_mult().1.collect();
+            for line in lines {
+                headers.append(other.clone(), line);
+            }
+        }
+    }
+}
+
+/// Returns the name of the field that servers may take a field for.
+fn read_as(name: &HeaderName) -> HeaderName {
+    if name.as_str().starts_with("php-auth-") {
+        return AUTHORIZATION;
+    }
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    let name: Vec<u8> = name.as_str().bytes().map(plain).collect();
+    HeaderName::from_bytes(&name).expect("letters, digits and hyphens are a name")
+}
+
 /// Removes the trailers of a request that aren't forwarded. A server may merge trailers with the header, and
 /// must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {

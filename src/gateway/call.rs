@@ -50,7 +50,7 @@ impl Exchange {
     ) -> Result<Response<Body>, Rejection> {
         // The client of the proxy may speak gRPC, but the proxy doesn't.
         self.facts.is_grpc = false;
-        headers::from_client(&mut parts.headers);
+        headers::from_described(&mut parts.headers);
         self.facts.identified(client, parts);
         if parts.headers.len() > FIELDS_MOST {
             return Err(Rejection::HeadTooLarge);

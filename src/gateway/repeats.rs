@@ -106,7 +106,7 @@ impl Refused {
             None => client_of(gateway, peer, &mut parts)?,
             Some(describe) => {
                 let client = describe(gateway, peer, &mut parts)?;
-                headers::from_client(&mut parts.headers);
+                headers::from_described(&mut parts.headers);
                 client
             }
         };

@@ -208,7 +208,7 @@ fn fault_16_a_reload_keeps_the_count_on_redis() {
 #[test]
 fn a_bucket_that_nobody_asks_for_goes_by_itself() {
     let redis = Redis::start();
-    let gateway = Gateway::start(&gateway_toml(&redis.url(), "5/s"));
+    let gateway = Gateway::start(&gateway_toml(&redis.url(), "5/4s"));
     assert_eq!(gateway.get("/").status, 200);
     assert_eq!(redis.keys("*").len(), 1);
     wait_until("the bucket has expired", || redis.keys("*").is_empty());
