@@ -128,7 +128,8 @@ fn parts(http: &HttpRequest) -> (Parts, Result<(), Rejection>) {
     let (mut parts, ()) = Request::new(()).into_parts();
     // Its response is written as header fields.
     parts.version = Version::HTTP_2;
-    for (name, value) in http.lines().filter(|(name, _)| !name.starts_with(b":")).take(FIELDS_MOST + 1) {
+    let lines = || http.lines().filter(|(name, _)| !name.starts_with(b":"));
+    for (name, value) in lines().take(FIELDS_MOST) {
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
             parts.headers.append(name, value);
         }
@@ -141,7 +142,9 @@ fn parts(http: &HttpRequest) -> (Parts, Result<(), Rejection>) {
     let read = match (method, uri) {
         (Ok(method), Ok(uri)) => {
             (parts.method, parts.uri) = (method, uri);
-            Ok(())
+            // Lines that can't be read, or are dropped, count as in a head of HTTP/1.
+            let is_whole = lines().nth(FIELDS_MOST).is_none();
+            is_whole.then_some(()).ok_or(Rejection::HeadTooLarge)
         }
         (Err(_), _) => Err(Rejection::Malformed),
         (_, Err(rejection)) => Err(rejection),

@@ -111,11 +111,15 @@ fn a_bucket_that_is_charged_is_only_looked_at_by_what_shadows() {
     let [a, b, _] = buckets(&cluster);
     block_on(async {
         store.warm_up().await.unwrap();
-        let own = charge(&a, 5, 2);
-        let decision =
-            take(&store, &[Charge { shadow: true, ..own.clone() }, own.clone(), charge(&b, 5, 1)]).await;
-        let seen = decision.outcomes.iter().map(|outcome| (outcome.charged, outcome.delay_us));
-        assert!(seen.eq([(false, Some(0)), (true, Some(0)), (true, Some(0))]), "{decision:?}");
+        let own = charge(&a, 3, 2);
+        let asked = [Charge { shadow: true, ..own.clone() }, own.clone(), charge(&b, 5, 1)];
+        let decision = take(&store, &asked).await;
+        let seen =
+            decision.outcomes.iter().map(|outcome| (outcome.charged, outcome.delay_us, outcome.remaining));
+        assert!(seen.eq([(false, Some(0), 1), (true, Some(0), 1), (true, Some(0), 4)]), "{decision:?}");
+        let refused = take(&store, &asked).await;
+        let delays: Vec<_> = refused.outcomes.iter().map(|outcome| outcome.delay_us.unwrap()).collect();
+        assert!(delays[0] > 3_590_000_000 && delays[1] > 3_590_000_000 && delays[2] == 0, "{refused:?}");
         assert_eq!(used(&store, &own).await, 2);
     });
 }

@@ -4,10 +4,18 @@
 
 use std::collections::HashMap;
 
-use prost::{Message, Oneof};
+use bytes::{Buf, BufMut};
+use prost::{
+    DecodeError, Message, Oneof,
+    encoding::{DecodeContext, WireType, message, skip_field},
+};
+use tollgate_http1::head::FIELDS_MOST;
 
 /// The way to add a header field that the response may have already (`HeaderAppendAction`).
 pub(super) const OVERWRITE_IF_EXISTS_OR_ADD: i32 = 2;
+
+/// The number of lines that are kept of a header: more than a request may have, with its pseudo-header fields.
+const LINES_MOST: usize = 2 * FIELDS_MOST;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CheckRequest {
@@ -75,10 +83,37 @@ impl HttpRequest {
     }
 }
 
-#[derive(Clone, PartialEq, Message)]
+/// The first [`LINES_MOST`] lines of a header. A line of two bytes takes 72 in memory, so further ones aren't kept.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct HeaderLines {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) headers: Vec<HeaderLine>,
+    headers: Vec<HeaderLine>,
+}
+
+impl Message for HeaderLines {
+    fn encode_raw(&self, buffer: &mut impl BufMut) {
+        message::encode_repeated(1, &self.headers, buffer);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buffer: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        if tag != 1 || self.headers.len() == LINES_MOST {
+            return skip_field(wire_type, tag, buffer, context);
+        }
+        message::merge_repeated(wire_type, &mut self.headers, buffer, context)
+    }
+
+    fn encoded_len(&self) -> usize {
+        message::encoded_len_repeated(1, &self.headers)
+    }
+
+    fn clear(&mut self) {
+        self.headers.clear();
+    }
 }
 
 /// A line of a header. It has one of the two values.
@@ -157,4 +192,20 @@ pub(super) struct Header {
     pub(super) key: String,
     #[prost(string, tag = "2")]
     pub(super) value: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_of_many_lines_is_kept_in_part() {
+        let line = |key: usize| HeaderLine { key: key.to_string().into(), ..Default::default() };
+        let kept = HeaderLines { headers: (0..LINES_MOST).map(line).collect() };
+        let further = b"\x0a\0".repeat(500_000);
+        let sent = [&kept.encode_to_vec()[..], b"\x10\x07", &further].concat();
+        let read = HeaderLines::decode(&*sent).unwrap();
+        assert_eq!(read, kept);
+        assert!(read.headers.capacity() < 2 * LINES_MOST);
+    }
 }

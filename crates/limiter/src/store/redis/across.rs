@@ -29,6 +29,8 @@ pub(super) fn is_across(charges: &Charges) -> bool {
 type TimedDecision = (Decision, Vec<u64>);
 
 /// Decides a request. Its shadowing charges are asked last, and those whose node fails decide nothing.
+///
+/// Those on a bucket that an enforcing charge is on aren't made. They are asked with it, before it is made.
 pub(super) async fn take(
     store: &RedisStore,
     charges: Charges,
@@ -38,20 +40,25 @@ pub(super) async fn take(
     let decision = Decision { time_us: 0, admitted: true, outcomes, leases: Vec::new() };
     let mut timed = (decision, vec![0; charges.len()]);
     let decision = &mut timed.0;
-    for (place, seen) in look(store, &charges, |place| !charges[place].shadow, deadline).await {
-        decision.outcomes[place] = seen?;
-        decision.admitted &= decision.outcomes[place].delay_us == Some(0);
+    let only_looks = |place: usize| total_of(&charges, place).only_looks;
+    let is_first = |place: usize| !charges[place].shadow || only_looks(place);
+    for (place, seen) in look(store, &charges, is_first, deadline).await {
+        let shadow = charges[place].shadow;
+        let seen = seen.or_else(|error| if shadow { Ok(Outcome::UNKNOWN_ROOM) } else { Err(error) })?;
+        decision.outcomes[place] = seen;
+        decision.admitted &= shadow || seen.delay_us == Some(0);
     }
     let mut granted = Vec::new();
     if decision.admitted {
         granted = take_enforcing(store, &charges, &mut timed, deadline).await?;
     }
-    // Those on a bucket that an enforcing charge is on aren't made.
     let is_admitted = timed.0.admitted;
-    let only_looks =
-        |place: usize| charges[place].shadow && (!is_admitted || total_of(&charges, place).only_looks);
-    for (place, seen) in look(store, &charges, only_looks, deadline).await {
-        timed.0.outcomes[place] = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
+    // Of a bucket that has been charged, all but the delay is read again.
+    let is_next = |place: usize| charges[place].shadow && only_looks(place) == is_admitted;
+    for (place, seen) in look(store, &charges, is_next, deadline).await {
+        let outcome = &mut timed.0.outcomes[place];
+        let seen = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
+        *outcome = Outcome { delay_us: if is_admitted { outcome.delay_us } else { seen.delay_us }, ..seen };
     }
     if !is_admitted {
         return Ok(timed);
@@ -79,24 +86,16 @@ async fn take_enforcing<'s>(
 ) -> Result<Vec<HeldShare<'s>>, StoreError> {
     let enforcing = shares(charges, false);
     let taken = join_all(enforcing.iter().map(|share| take_share(store, charges, share, deadline))).await;
-    // Each that was granted is held, also while another one's failure is told.
-    let held = taken.into_iter().collect::<Vec<Result<HeldShare<'_>, StoreError>>>();
-    timed.0.admitted = held.iter().flatten().all(|held| held.decision.admitted);
-    let mut failure = None;
-    let mut granted = Vec::new();
-    for (share, held) in enforcing.iter().zip(held) {
-        match held {
-            Ok(mut held) => {
-                if !timed.0.admitted {
-                    held.give_back();
-                }
-                enter(timed, share, &held.decision);
-                granted.push(held);
-            }
-            Err(error) => failure = Some(error),
+    // If one fails, those that were granted are dropped.
+    let mut granted = taken.into_iter().collect::<Result<Vec<_>, _>>()?;
+    timed.0.admitted = granted.iter().all(|held| held.decision.admitted);
+    for (share, held) in enforcing.iter().zip(&mut granted) {
+        if !timed.0.admitted {
+            held.give_back();
         }
+        enter(timed, share, &held.decision);
     }
-    failure.map_or(Ok(granted), Err)
+    Ok(granted)
 }
 
 /// Returns how the buckets of such charges stand, each with the charge's place. Charges nothing.
