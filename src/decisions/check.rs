@@ -74,6 +74,11 @@ fn describe(call: &mut Parts) -> Result<(), Rejection> {
         call.uri = super::target(target.as_bytes())?;
         return Ok(());
     }
+    // Of several lines, the client may have sent one.
+    let is_repeated = |name| call.headers.get_all(name).into_iter().nth(1).is_some();
+    if [&X_FORWARDED_URI, &X_FORWARDED_METHOD, &X_FORWARDED_HOST].into_iter().any(is_repeated) {
+        return Err(Rejection::Malformed);
+    }
     let uri = call.headers.remove(&X_FORWARDED_URI).ok_or(Rejection::ForwardedUriMissing)?;
     if let Some(method) = call.headers.remove(&X_FORWARDED_METHOD) {
         call.method = Method::from_bytes(method.as_bytes()).map_err(|_| Rejection::Malformed)?;

@@ -68,6 +68,11 @@ fn targets_that_the_upstream_would_read_differently_are_rejected() {
     for target in ["/check/envoy/api/../other", "/check/envoy/api/%2e%2e/other"] {
         assert_eq!(decider.ask(&format!("GET {target}")).status, 400, "{target}");
     }
+    // A client may have sent the first line.
+    for repeated in ["Uri: /other", "Method: GET\nX-Forwarded-Method: POST", "Host: a\nX-Forwarded-Host: b"] {
+        let answer = decider.ask(&format!("GET /check\nX-Forwarded-{repeated}\nX-Forwarded-Uri: /api/a"));
+        assert_eq!(answer.status, 400, "{repeated}");
+    }
     for target in ["/api/..a", "/api/a..", "/api/a?b=/../c"] {
         assert_eq!(decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}")).status, 200, "{target}");
     }
