@@ -69,7 +69,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
-    let [first, last] = outer_words(rest, ends_token);
+    let [first, last] = outer_words(rest, ends_token)?;
     if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
         readings.add(joined(BEARER, rest))?;
     }
@@ -175,7 +175,11 @@ fn is_base64(text: &[u8]) -> bool {
 }
 
 /// Returns the first and the last word. Leading separators are skipped, and white space in quotes doesn't end a word.
-fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
+///
+/// # Errors
+/// There is white space beside the `=` of a parameter, which no client may send (RFC 9110, section 5.6.3). So a name or a value that
+/// many clients have looks like a token.
+fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> Result<[&[u8]; 2], TooManyReadings> {
     let start = rest.iter().position(|byte| !ends_token(byte) && !byte.is_ascii_whitespace());
     let text = &rest[start.unwrap_or(rest.len())..];
     let (mut is_quoted, mut is_escaped) = (false, false);
@@ -187,10 +191,18 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
     let mut count = toggle;
     let is_closed = !text.iter().fold(false, |_, byte| count(byte));
     let ends_word = move |byte: &u8| !(toggle(byte) && is_closed) && byte.is_ascii_whitespace();
-    let mut words = text.split(ends_word).filter(|word| !word.is_empty());
-    let first = words.next().unwrap_or_default();
+    let mut words = text.split(ends_word).filter(|word| !word.is_empty()).peekable();
+    let first = words.peek().copied().unwrap_or_default();
+    let mut last = first;
     // Split from the front, since only there it is known which quotes open.
-    [first, words.fold(first, |_, word| word)]
+    while let Some(word) = words.next() {
+        let is_name = word.ends_with(b"=") && !word.ends_with(b"==") && !is_parameter(word);
+        if word.starts_with(b"=") && word != first || is_name && words.peek().is_some() {
+            return Err(TooManyReadings);
+        }
+        last = word;
+    }
+    Ok([first, last])
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
@@ -333,6 +345,9 @@ mod tests {
                 "Token token=\"k1\", app=\"ios\"",
                 &["Token token=\"k1\", app=\"ios\"", "Bearer token=\"k1\", app=\"ios\"", "Bearer k1"],
             ),
+            ("Hawk id=\"a\" , mac=\"b=\"", &["Hawk id=\"a\" , mac=\"b=\""]),
+            ("Digest a=\"b = c\", d=e=", &["Digest a=\"b = c\", d=e="]),
+            ("Bearer eA== x", &["Bearer eA== x", "Bearer eA==", "Bearer x"]),
             // What isn't in quotes, and no parameter, may be the token.
             ("Mine a=b k1", &["Mine a=b k1", "Bearer a=b k1", "Bearer k1"]),
             ("Mine a=\"b k1", &["Mine a=\"b k1", "Bearer a=\"b k1", "Bearer k1"]),
@@ -390,6 +405,15 @@ mod tests {
         for (sent, expected) in cases {
             assert_eq!(read(sent), *expected, "{sent}");
             assert_eq!(usual(sent.as_bytes()), expected[0].as_bytes(), "{sent}");
+        }
+        // Around the `=` of a parameter, white space makes words that many clients have.
+        for sent in [
+            "Digest username=\"a\", qop = auth",
+            "Digest username = \"a\"",
+            "Digest a=b, qop =auth",
+            "Mine key= k1",
+        ] {
+            assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
         // Decoders skip other characters, or stop at them or at one `=` or another.
         for sent in [
