@@ -9,7 +9,7 @@ use tollgate_limiter::key::credentials::{
     BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
 };
 
-use super::readings::{Readings, TooManyReadings, has_encoded_word};
+use super::readings::{Readings, TooManyReadings, form_decoded, has_encoded_word, percent_decoded};
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
@@ -69,7 +69,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
-    let [first, last] = outer_words(rest, ends_token);
+    let [first, last] = outer_words(rest, ends_token)?;
     if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
         readings.add(joined(BEARER, rest))?;
     }
@@ -111,7 +111,7 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
     // Apache and lighttpd stop at a digit of the other alphabet. A name alone or the beginning of JSON may be the same for many
     // clients.
     let cut = decoded(text.split(|byte| matches!(byte, b'-' | b'_')).next().unwrap_or_default(), b"");
-    if begins_with_name(&cut) && !cut.ends_with(b":") && cut[0] != b'{' {
+    if begins_with_name(&cut) && !cut.ends_with(b":") && !is_json(&cut) {
         add_name_and_password(readings, &cut)?;
     }
     Ok(())
@@ -127,13 +127,17 @@ fn add_only_with_password(readings: &mut Readings<'_>, text: &[u8]) -> Result<()
     if has_password { add_basic(readings, text) } else { Ok(()) }
 }
 
-/// Adds a name and a password, also with a password that ends at a NUL, as it does in C.
+/// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
+/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
-    readings.add(joined(BASIC, &encoded(&with_colon(decoded))))?;
-    if let Some(nul) = decoded.iter().position(|byte| *byte == 0)
-        && begins_with_name(&decoded[..nul])
-    {
-        readings.add(joined(BASIC, &encoded(&decoded[..nul])))?;
+    let name = decoded.iter().position(|byte| *byte == b':').map_or(decoded.len(), |colon| colon + 1);
+    let cut = |end: u8| decoded[name..].iter().position(|byte| *byte == end).map(|at| &decoded[..name + at]);
+    // A colon alone and the beginning of JSON may be the same for many clients.
+    let cuts = [cut(0), cut(b':')].map(|cut| cut.filter(|cut| *cut != b":" && !is_json(cut)));
+    for text in [Some(decoded)].into_iter().chain(cuts).flatten() {
+        for text in [text.into(), percent_decoded(text), form_decoded(text)] {
+            readings.add(joined(BASIC, &encoded(&with_colon(&text))))?;
+        }
     }
     Ok(())
 }
@@ -150,8 +154,12 @@ fn is_jwt(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'.');
     let header = decoded(parts.next().unwrap_or_default(), b"");
     let are_base64 = text.iter().all(|byte| *byte == b'.' || *byte != b'=' && is_base64(&[*byte]));
-    let members = header.strip_prefix(b"{").map(<[u8]>::trim_ascii_start).unwrap_or_default();
-    members.starts_with(b"\"") && header.ends_with(b"}") && parts.count() >= 2 && are_base64
+    is_json(&header) && header.ends_with(b"}") && parts.count() >= 2 && are_base64
+}
+
+/// Returns true if a text begins as an object of JSON with a member.
+fn is_json(text: &[u8]) -> bool {
+    text.strip_prefix(b"{").is_some_and(|members| members.trim_ascii_start().starts_with(b"\""))
 }
 
 /// Returns true for the base64 of a name and a password, in either alphabet. It is no bearer's token.
@@ -167,7 +175,11 @@ fn is_base64(text: &[u8]) -> bool {
 }
 
 /// Returns the first and the last word. Leading separators are skipped, and white space in quotes doesn't end a word.
-fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
+///
+/// # Errors
+/// There is white space beside the `=` of a parameter, which no client may send (RFC 9110, section 5.6.3). So a name or a value that
+/// many clients have looks like a token.
+fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> Result<[&[u8]; 2], TooManyReadings> {
     let start = rest.iter().position(|byte| !ends_token(byte) && !byte.is_ascii_whitespace());
     let text = &rest[start.unwrap_or(rest.len())..];
     let (mut is_quoted, mut is_escaped) = (false, false);
@@ -179,10 +191,18 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
     let mut count = toggle;
     let is_closed = !text.iter().fold(false, |_, byte| count(byte));
     let ends_word = move |byte: &u8| !(toggle(byte) && is_closed) && byte.is_ascii_whitespace();
-    let mut words = text.split(ends_word).filter(|word| !word.is_empty());
-    let first = words.next().unwrap_or_default();
+    let mut words = text.split(ends_word).filter(|word| !word.is_empty()).peekable();
+    let first = words.peek().copied().unwrap_or_default();
+    let mut last = first;
     // Split from the front, since only there it is known which quotes open.
-    [first, words.fold(first, |_, word| word)]
+    while let Some(word) = words.next() {
+        let is_name = word.ends_with(b"=") && !word.ends_with(b"==") && !is_parameter(word);
+        if word.starts_with(b"=") && word != first || is_name && words.peek().is_some() {
+            return Err(TooManyReadings);
+        }
+        last = word;
+    }
+    Ok([first, last])
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
@@ -230,9 +250,12 @@ fn token(word: &[u8], ends_token: impl Fn(&u8) -> bool) -> &[u8] {
 fn respaced(sent: &[u8]) -> [Option<Vec<u8>>; 2] {
     let latin = sent.iter().map(|byte| if matches!(byte, 0x85 | 0xA0) { b' ' } else { *byte }).collect();
     let spaced = |c: char| if c.is_whitespace() || c == '\u{FEFF}' { ' ' } else { c };
-    let wide =
-        str::from_utf8(sent).ok().map(|text| text.chars().map(spaced).collect::<String>().into_bytes());
-    [wide.filter(|wide| wide != sent), Some(latin).filter(|latin: &Vec<u8>| latin != sent)]
+    let mut wide = Vec::with_capacity(sent.len());
+    for chunk in sent.utf8_chunks() {
+        wide.extend(chunk.valid().chars().map(spaced).collect::<String>().into_bytes());
+        wide.extend_from_slice(chunk.invalid());
+    }
+    [wide, latin].map(|respaced| Some(respaced).filter(|respaced| respaced != sent))
 }
 
 /// The bytes that a lenient decoder of base64 reads, that skips these digits, too.
@@ -322,6 +345,9 @@ mod tests {
                 "Token token=\"k1\", app=\"ios\"",
                 &["Token token=\"k1\", app=\"ios\"", "Bearer token=\"k1\", app=\"ios\"", "Bearer k1"],
             ),
+            ("Hawk id=\"a\" , mac=\"b=\"", &["Hawk id=\"a\" , mac=\"b=\""]),
+            ("Digest a=\"b = c\", d=e=", &["Digest a=\"b = c\", d=e="]),
+            ("Bearer eA== x", &["Bearer eA== x", "Bearer eA==", "Bearer x"]),
             // What isn't in quotes, and no parameter, may be the token.
             ("Mine a=b k1", &["Mine a=b k1", "Bearer a=b k1", "Bearer k1"]),
             ("Mine a=\"b k1", &["Mine a=\"b k1", "Bearer a=\"b k1", "Bearer k1"]),
@@ -334,6 +360,18 @@ mod tests {
             ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi"]),
             // Passwords that end at a NUL (nginx)
             ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi"]),
+            // Passwords that end at a further colon (passport-http): k1::x, k::x, :k:x, but not ::x and {"a":"b","c":1}
+            ("Basic azE6Yjp4", &["Basic azE6Yjp4", "Basic azE6Yg=="]),
+            ("Basic azo6eA==", &["Basic azo6eA==", "Basic azo="]),
+            ("Basic OmsxOng=", &["Basic OmsxOng=", "Basic Omsx"]),
+            ("Basic Ojp4", &["Basic Ojp4"]),
+            ("Basic eyJhIjoiYiIsImMiOjF9", &["Basic eyJhIjoiYiIsImMiOjF9"]),
+            // Escapes, which OAuth's servers decode: alic%65:s, a:b+c, a:%2B+, 100%:b, and behind a colon, too: %61:b:c
+            ("Basic YWxpYyU2NTpz", &["Basic YWxpYyU2NTpz", "Basic YWxpY2U6cw=="]),
+            ("Basic YTpiK2M=", &["Basic YTpiK2M=", "Basic YTpiIGM="]),
+            ("Basic YTolMkIr", &["Basic YTolMkIr", "Basic YTorKw==", "Basic YTorIA=="]),
+            ("Basic MTAwJTpi", &["Basic MTAwJTpi"]),
+            ("Basic JTYxOmI6Yw==", &["Basic JTYxOmI6Yw==", "Basic YTpiOmM=", "Basic JTYxOmI=", "Basic YTpi"]),
             // The other alphabet
             (
                 "Basic YWxpY2U6Pj4-Pz8_",
@@ -367,6 +405,15 @@ mod tests {
         for (sent, expected) in cases {
             assert_eq!(read(sent), *expected, "{sent}");
             assert_eq!(usual(sent.as_bytes()), expected[0].as_bytes(), "{sent}");
+        }
+        // Around the `=` of a parameter, white space makes words that many clients have.
+        for sent in [
+            "Digest username=\"a\", qop = auth",
+            "Digest username = \"a\"",
+            "Digest a=b, qop =auth",
+            "Mine key= k1",
+        ] {
+            assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
         // Decoders skip other characters, or stop at them or at one `=` or another.
         for sent in [
@@ -402,5 +449,12 @@ mod tests {
         assert!(latin.iter().flatten().any(|value| **value == *b"Bearer k1"), "{latin:?}");
         assert!(read("Bearer\u{a0}k1").contains(&"Bearer k1".to_owned()));
         assert!(read("Bearer k1\u{3000}").contains(&"Bearer k1".to_owned()));
+        // Whatever else they contain
+        for sent in
+            [&b"Bearer k1\xE2\x80\x83\xFF1"[..], b"Bearer\xE2\x80\x83k1 \xFF3", b"Bearer k1\xE3\x80\x80\xFF"]
+        {
+            let values = credentials(sent).unwrap().into_values();
+            assert!(values.iter().flatten().any(|value| **value == *b"Bearer k1"), "{values:?}");
+        }
     }
 }

@@ -111,14 +111,15 @@ pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
-/// Returns true for the base64 of a name and a password without a NUL, as encoders write it.
+/// Returns true for the base64 of a name and a password that all known servers read alike, as encoders write it: with one
+/// colon, and without a NUL, a `%` and a `+`.
 ///
 /// # Examples
 ///
 /// ```
 /// use tollgate_limiter::key::credentials::is_usual_basic;
 ///
-/// assert!(is_usual_basic(b"YTpi") && !is_usual_basic(b"YTpi\t"));
+/// assert!(is_usual_basic(b"YTpi") && !is_usual_basic(b"YTpi\t") && !is_usual_basic(b"YTpiOmM="));
 /// ```
 pub fn is_usual_basic(text: &[u8]) -> bool {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
@@ -131,9 +132,7 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
     text.len().is_multiple_of(4)
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
-        && bytes(digits)
-            .fold((false, false), |(colon, nul), byte| (colon | (byte == b':'), nul | (byte == 0)))
-            == (true, false)
+        && bytes(digits).filter(|byte| matches!(byte, b':' | b'%' | b'+' | 0)).eq(*b":")
 }
 
 fn sextet(byte: u8) -> Option<u8> {
