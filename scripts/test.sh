@@ -127,10 +127,10 @@ lint() {
     step cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 }
 
-# Most tests wait for other processes. So more of them run at a time than there are cores, and clippy runs beside them, once
+# Most tests wait for other processes. So more of them run at a time than there are cores, and clippy uses what they leave, once
 # Cargo has looked whether they are built.
 set -m
-(sleep 3 && lint) >target/lint.log 2>&1 &
+(renice -n 19 $BASHPID && sleep 3 && lint) >target/lint.log 2>&1 &
 lint=$!
 set +m
 trap 'kill -- -$lint 2>/dev/null || true' EXIT

@@ -170,7 +170,7 @@ fn an_answer_that_is_no_good_jwks_changes_nothing() {
         let (published, server) = publish(Speech::Http1, jwks(&[&good]));
         let url = format!("jwks_url = \"{}/{number}\"\nrefresh = \"1s\"", server.url());
         let gateway = Gateway::start(&configuration(&url));
-        assert_eq!(status(&gateway, &good), 200);
+        wait_until("the keys are there", || status(&gateway, &good) == 200);
         set(&published, code, text);
         wait_until("it is fetched", || gateway.log().contains(told));
         assert_eq!((status(&gateway, &good), status(&gateway, &other)), (200, 401), "{told}");
