@@ -98,7 +98,7 @@ impl Logged {
     }
 }
 
-/// What Caddy and Traefik write for a credential.
+/// The text that Caddy and Traefik write in place of a credential.
 const HIDDEN: &[u8] = b"REDACTED";
 
 fn is_absent(value: &[u8]) -> bool {

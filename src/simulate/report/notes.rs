@@ -92,6 +92,13 @@ fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<Stri
             tally.unreported, tally.requests
         ));
     }
+    notes.extend(notes_on_figures(name, tally));
+    notes
+}
+
+/// Returns the notes on what the figures of a limit leave out.
+fn notes_on_figures(name: &str, tally: &LimitTally) -> Vec<String> {
+    let mut notes = Vec::new();
     if tally.within_wait > 0 {
         notes.push(format!(
             "limit `{name}`: {} of the refused requests would have been admitted within its `wait`, if each had waited alone",

@@ -60,21 +60,31 @@ pub(super) async fn take(
         let seen = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
         *outcome = Outcome { delay_us: if is_admitted { outcome.delay_us } else { seen.delay_us }, ..seen };
     }
-    if !is_admitted {
-        return Ok(timed);
+    if is_admitted {
+        take_shadowing(store, &charges, granted, &mut timed, deadline).await;
     }
-    let shadowing = shares(&charges, true);
-    let taken = join_all(shadowing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
+    Ok(timed)
+}
+
+/// Makes the shadowing charges, and keeps those that were granted and these.
+async fn take_shadowing(
+    store: &RedisStore,
+    charges: &Charges,
+    granted: Vec<HeldShare<'_>>,
+    timed: &mut TimedDecision,
+    deadline: Instant,
+) {
+    let shadowing = shares(charges, true);
+    let taken = join_all(shadowing.iter().map(|share| take_share(store, charges, share, deadline))).await;
     // Nothing is awaited any more: what is kept from here on reaches the caller.
     for held in granted {
         timed.0.leases.extend(held.keep());
     }
     for (share, held) in shadowing.iter().zip(taken) {
         let Ok(held) = held else { continue };
-        enter(&mut timed, share, &held.decision);
+        enter(timed, share, &held.decision);
         timed.0.leases.extend(held.keep());
     }
-    Ok(timed)
 }
 
 /// Makes the enforcing charges, or none of them if one is refused now. Returns what was granted.

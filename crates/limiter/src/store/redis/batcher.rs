@@ -144,7 +144,7 @@ impl Waiting {
 /// A reply that is awaited. If it comes and nobody takes it, its leases are given back.
 struct AwaitedReply {
     batcher: Arc<Batcher>,
-    /// Those of the thread that waits: another thread may stand still.
+    /// The deadlines of the thread that waits: another thread may stand still.
     deadlines: Arc<Deadlines>,
     lane: Lane,
     receiver: oneshot::Receiver<Result<Reply, StoreError>>,
@@ -416,26 +416,32 @@ impl Batcher {
                 self.link.round_trip.observe(took);
             }
             self.link.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
-            match &answer {
-                // Where a slot has gone to isn't trouble.
-                Err(StoreError::Answer(error)) if is_redirection(error) => {
-                    if !self.link.is_in_cluster() {
-                        let remedy = "write `store.url` with redis-cluster://";
-                        self.link.trouble.say(&format!("it has only some slots of a Cluster: {remedy}"));
-                    }
-                }
-                Err(StoreError::Answer(error)) => {
-                    self.link.trouble.say_error(error);
-                    if is_of_replica(error) && !self.link.is_in_cluster() {
-                        self.look_for_primary();
-                    }
-                }
-                Err(error @ StoreError::Malformed) => self.link.trouble.say(&error.to_string()),
-                // A broken connection says why by itself, and a timeout has no cause to tell.
-                Ok(_) | Err(_) => {}
+            if let Err(error) = &answer {
+                self.note_trouble(error);
             }
             self.link.note(&self, &answer, sent);
             self.distribute(lane, batch, &call, answer);
+        }
+    }
+
+    /// Logs what the server says of a call, and looks for another primary if the server isn't one.
+    fn note_trouble(self: &Arc<Self>, error: &StoreError) {
+        let in_cluster = self.link.is_in_cluster();
+        match error {
+            StoreError::Answer(error) if !is_redirection(error) => {
+                self.link.trouble.say_error(error);
+                if is_of_replica(error) && !in_cluster {
+                    self.look_for_primary();
+                }
+            }
+            // In a Cluster, a slot that has gone to another node isn't trouble.
+            StoreError::Answer(_) if !in_cluster => {
+                let remedy = "write `store.url` with redis-cluster://";
+                self.link.trouble.say(&format!("it has only some slots of a Cluster: {remedy}"));
+            }
+            StoreError::Malformed => self.link.trouble.say(&error.to_string()),
+            // A broken connection says why by itself, and a timeout has no cause to tell.
+            _ => {}
         }
     }
 
