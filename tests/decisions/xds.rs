@@ -294,7 +294,7 @@ fn rules_are_accepted_or_rejected_and_the_last_good_ones_stay() {
     assert_eq!(service.metric("tollgate_rules_feed_up"), 1.0);
     assert_eq!(service.left("d", "k"), (OK, 0));
 
-    // One that has started anew numbers its rules from the beginning.
+    // One that has restarted numbers its rules from the beginning.
     server.act(Act::Reset);
     let again = server.next();
     if again.version != "3" {
@@ -350,7 +350,7 @@ fn streams_that_bring_the_same_rules_again_cost_no_reload() {
     server.act(Act::Send(rules("5", 4, HOUR)));
     assert_eq!(server.next().version, "5");
     assert_eq!((reloads(), service.left("d", "k")), (2.0, (OK, 3)));
-    // After new rules, the pauses begin anew, which the log tells.
+    // After new rules, the pauses begin again from the first, which the log tells.
     assert_eq!(service.log().matches("trying again").count(), 1, "{}", service.log());
     server.act(Act::Reset);
     wait_until("it is logged", || service.log().matches("trying again").count() == 2);

@@ -9,7 +9,7 @@ fn json_line(second: u32, target: &str, more: &str) -> String {
     )
 }
 
-/// What a response has not used of the estimate comes back, for the count and for the demand, when the response has ended.
+/// The part of an estimate that a response has not used comes back when it has ended, for the count and for the demand.
 #[test]
 fn refunds_are_replayed() {
     let estimated =

@@ -103,7 +103,7 @@ fn the_first_grant_of_a_window_can_be_given_back() {
     });
 }
 
-/// What an enforcing charge records isn't recorded again for one that shadows.
+/// A shadowing charge doesn't record again what an enforcing one records.
 #[test]
 fn a_bucket_that_is_charged_is_only_looked_at_by_what_shadows() {
     let cluster = Cluster::start();
