@@ -66,6 +66,8 @@ pub enum Rejection {
     PathAmbiguous,
     /// A path that some servers read as leaving its directory, on a route with limits.
     PathClimbs,
+    /// A method that isn't in upper case.
+    MethodInvalid,
     /// An expectation other than `100-continue`.
     ExpectationUnknown,
     /// CONNECT: the gateway isn't a forward proxy.
@@ -128,6 +130,7 @@ impl Rejection {
                 "path-ambiguous",
                 &"some servers read the path as leaving its directory, which would escape its limits",
             ),
+            Self::MethodInvalid => (400, "method-invalid", &"the method has letters in lower case"),
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", &"the only supported expectation is 100-continue")
             }

@@ -33,11 +33,15 @@ impl<'r> Target<'r> {
     /// Reads the target of a request (RFC 9112, section 3.2).
     ///
     /// # Errors
-    /// The Host field is missing, repeated or invalid; the target has no path, or a path that is rejected; or the request has an
+    /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is rejected; or the request has an
     /// expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
+        }
+        // Some servers take `post` for POST, whose limits it would escape (RFC 9110, section 9.1: methods are case-sensitive).
+        if parts.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+            return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
         let as_sent = parts.uri.path();
@@ -206,6 +210,16 @@ mod tests {
         let target = Target::read(&parts, EscapedSlashes::Reject)?;
         let uri = target.forwarded_uri(&parts.uri).unwrap_or_else(|| parts.uri.clone());
         Ok((target.host.into_owned(), uri.to_string()))
+    }
+
+    #[test]
+    fn a_method_is_in_upper_case() {
+        for (method, is_valid) in [("POST", true), ("M-SEARCH", true), ("post", false), ("PoST", false)] {
+            let request = Request::builder().method(method).uri("/").header(HOST, "a");
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let read = Target::read(&parts, EscapedSlashes::Reject);
+            assert_eq!(!matches!(read, Err(Rejection::MethodInvalid)), is_valid, "{method}");
+        }
     }
 
     #[test]

@@ -65,6 +65,8 @@ fn targets_that_the_upstream_would_read_differently_are_rejected() {
         let answer = decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}"));
         assert_eq!(answer.status, 400, "{target}");
     }
+    let post = decider.ask("GET /check\nX-Forwarded-Method: post\nX-Forwarded-Uri: /api/a");
+    assert!(String::from_utf8(post.body).unwrap().contains("method-invalid"));
     for target in ["/check/envoy/api/../other", "/check/envoy/api/%2e%2e/other"] {
         assert_eq!(decider.ask(&format!("GET {target}")).status, 400, "{target}");
     }
