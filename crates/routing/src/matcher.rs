@@ -20,7 +20,8 @@ pub struct Matcher {
     pub methods: Vec<Method>,
     /// Header fields that the request must have: for each pair, a field line of that name has exactly that value.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Query parameters that the request must have: for each pair, a parameter of that name, form-decoded, has that value.
+    /// Query parameters that the request must have: for each pair, a parameter that servers read by that name, form-decoded, has that
+    /// value.
     pub query: Vec<(String, String)>,
     /// Claims that the request's verified token must have: for each pair, a claim of that name has that value.
     pub claims: Vec<(String, String)>,
@@ -93,7 +94,8 @@ impl Matcher {
             view.headers.get_all(name).iter().any(|found| found == value)
         };
         let has_parameter = |(name, value): &(String, String)| {
-            form_urlencoded::parse(view.query.as_bytes()).any(|found| found.0 == *name && found.1 == *value)
+            form_urlencoded::parse(view.query.as_bytes())
+                .any(|found| is_read_as(&found.0, name) && found.1 == *value)
         };
         (self.methods.is_empty() || self.methods.contains(view.method))
             && self.headers.iter().all(has_header)
@@ -110,6 +112,14 @@ impl Matcher {
             && self.query.iter().all(|parameter| other.query.contains(parameter))
             && self.claims.iter().all(|claim| other.claims.contains(claim))
     }
+}
+
+/// Returns true if servers read a parameter's name as this one. PHP drops leading spaces, ends it at a NUL, and has `_` for dots, spaces
+/// and `[`.
+fn is_read_as(sent: &str, name: &str) -> bool {
+    let sent = sent.trim_start_matches(' ').split('\0').next().unwrap_or_default();
+    let is_same = |(sent, name): (u8, u8)| sent == name || name == b'_' && matches!(sent, b'.' | b' ' | b'[');
+    sent.len() == name.len() && sent.bytes().zip(name.bytes()).all(is_same)
 }
 
 /// A condition of a route that a request doesn't meet.
@@ -157,4 +167,27 @@ pub struct View<'r> {
     pub headers: &'r HeaderMap,
     /// The claims of the token, which are asked for if a route's other conditions hold. `&()` if there are none.
     pub claims: &'r dyn VerifiedClaims,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_read_as;
+
+    #[test]
+    fn a_parameter_has_the_names_that_servers_read() {
+        for (sent, is_it) in [
+            ("api_key", true),
+            (" api_key", true),
+            ("api.key", true),
+            ("api key\0x", true),
+            ("api[key", true),
+            ("api_keys", false),
+            ("api-key", false),
+            ("Api_key", false),
+            ("", false),
+        ] {
+            assert_eq!(is_read_as(sent, "api_key"), is_it, "{sent:?}");
+        }
+        assert!(!is_read_as("a.b", "a-b") && !is_read_as("a_b", "a.b") && is_read_as("a.b", "a.b"));
+    }
 }
