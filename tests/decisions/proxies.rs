@@ -269,7 +269,7 @@ fn envoy_admits_without_a_decision_if_it_is_told_so() {
 fn envoy_sends_the_header_raw() {
     let yaml = block("Envoy, by gRPC", 0);
     let decider = Decider::start("", &toml().replace("\"ip\"", "\"header:x-api-key\""));
-    let files = [("envoy.yaml", &*yaml)];
+    let files = [("envoy.yaml", yaml)];
     let chain = Chain::start_with(decider, tempfile::tempdir().unwrap(), &files, envoy);
     let status = |lines: &str| Client::connect(chain.address).get_with("/orders/7", lines).status;
     assert_eq!([(); 6].map(|()| status("X-Api-Key: gold\r\n")), [200, 200, 200, 200, 200, 429]);
