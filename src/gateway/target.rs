@@ -33,8 +33,8 @@ impl<'r> Target<'r> {
     /// Reads the target of a request (RFC 9112, section 3.2).
     ///
     /// # Errors
-    /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is rejected; or the request has an
-    /// expectation other than `100-continue`.
+    /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
+    /// rejected; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);

@@ -95,7 +95,7 @@ fn rules_of_go_control_plane_are_acknowledged() {
     assert_eq!(service.left("d", "k"), (OK, 26));
     let mut server = Server::start(program, &address);
     assert_eq!(server.line(), "begin interop");
-    // A server that has started anew may give a version to other rules.
+    // A server that has restarted may give a version to other rules.
     server.obey("set 3 40");
     assert_eq!(server.line(), "ack 3");
     assert_eq!(service.metric("tollgate_rules_feed_up"), 1.0);
