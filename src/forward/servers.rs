@@ -171,16 +171,11 @@ impl Servers {
             if let (Some(visits), Some(request)) = (&mut visits, request.as_mut()) {
                 visits.begin(server, sent, request.headers_mut());
             }
-            let mut answered = {
+            let answered = {
                 let asking = pin!(self.ask(server, request, upload.as_deref(), tunnel, sent));
                 within(deadline, asking).await
             };
-            if matches!(answered, Err(Failure::ExchangeTimeout))
-                && upload.as_deref().is_some_and(Progress::awaits_client)
-            {
-                // The server can't answer before it has the request.
-                answered = Err(Fault::TooSlow.into());
-            }
+            let answered = answered.map_err(|failure| blame(failure, upload.as_deref()));
             let took = sent.elapsed();
             if let Some(visits) = &mut visits {
                 visits.end(took, &answered);
@@ -347,6 +342,14 @@ fn members(servers: &[Weighted], known: &[Member], connector: &Arc<Connector>) -
         members.push(Member { server, weight: *weight });
     }
     members
+}
+
+/// Returns the failure of a request whose server can't have answered before it had the request: then the client was slow.
+fn blame(failure: Failure, upload: Option<&Progress>) -> Failure {
+    match failure {
+        Failure::ExchangeTimeout if upload.is_some_and(Progress::awaits_client) => Fault::TooSlow.into(),
+        failure => failure,
+    }
 }
 
 /// Sets the host of a request that has none to that of the server, replacing the host of a server tried

@@ -49,25 +49,23 @@ impl Matcher {
     /// Returns the first condition that a request doesn't meet, or `None` if it meets all.
     pub fn unmet(&self, view: &View<'_>) -> Option<Unmet> {
         let any = Self::any;
-        let parts = [
+        let mut parts = vec![
             (Unmet::Host, Self { host: self.host.clone(), ..any() }),
             (Unmet::Path, Self { path: self.path.clone(), ..any() }),
             (Unmet::Method, Self { methods: self.methods.clone(), ..any() }),
         ];
-        let headers = self
-            .headers
-            .iter()
-            .map(|header| (Unmet::Header(header.0.clone()), Self { headers: vec![header.clone()], ..any() }));
-        let query = self.query.iter().map(|parameter| {
-            (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
-        });
-        let claims = self
-            .claims
-            .iter()
-            .map(|claim| (Unmet::Claim(claim.0.clone()), Self { claims: vec![claim.clone()], ..any() }));
+        for header in self.headers.iter().cloned() {
+            parts.push((Unmet::Header(header.0.clone()), Self { headers: vec![header], ..any() }));
+        }
+        for parameter in self.query.iter().cloned() {
+            parts.push((Unmet::Query(parameter.0.clone()), Self { query: vec![parameter], ..any() }));
+        }
+        for claim in self.claims.iter().cloned() {
+            parts.push((Unmet::Claim(claim.0.clone()), Self { claims: vec![claim], ..any() }));
+        }
         // A table with that single condition decides, so that the answer can't differ from what routing does.
-        let mut parts = parts.into_iter().chain(headers).chain(query).chain(claims);
-        parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
+        let is_unmet = |part| Table::new([(part, ())]).find(view).is_none();
+        parts.into_iter().find_map(|(unmet, part)| is_unmet(part).then_some(unmet))
     }
 
     /// Returns a matcher of all requests.

@@ -1,12 +1,13 @@
 //! Checks the rules for descriptors.
 
-use std::{mem, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 use super::Check;
 use crate::config::{
-    DescriptorRule, EntryRule, KeyPart,
+    DescriptorRule, EntryRule, KeyPart, ValuePattern,
     error::Diagnostic,
     file::{DescriptorsTable, Spanned, SpannedTable},
+    value::ParsedText,
 };
 
 /// The most entries of a descriptor.
@@ -83,7 +84,26 @@ impl Check<'_, '_> {
         if limits.is_empty() {
             self.missing(&span, &["limits"], "limits = [\"per-key\"]");
         }
-        let (place, matches) = matches.map(|matches| (matches.span(), matches.into_inner()))?;
+        let entries = self.entry_rules(matches?, counts_as);
+        let domain = domain?;
+        if domain.get_ref().0.is_empty() {
+            let fault = Diagnostic::error("this domain is empty").at(&domain.span(), "");
+            self.fault(fault.help("write the `domain` that the caller is configured with: \"shop\""));
+        }
+        let domain = domain.into_inner().0;
+        let names = limits.iter().map(|name| name.get_ref().clone()).collect();
+        let rule = DescriptorRule { domain, entries, limits: names };
+        self.check_limits_of_rule(limits, &rule);
+        Some(rule)
+    }
+
+    /// Returns the rules for the entries of a descriptor: what they match, and what they count as.
+    fn entry_rules(
+        &mut self,
+        matches: Spanned<BTreeMap<Spanned<String>, ParsedText<ValuePattern>>>,
+        counts_as: BTreeMap<Spanned<String>, Spanned<ParsedText<KeyPart>>>,
+    ) -> Vec<EntryRule> {
+        let (place, matches) = (matches.span(), matches.into_inner());
         if matches.is_empty() || matches.len() > ENTRIES_MOST {
             let fault = Diagnostic::error(format!("a descriptor has 1 to {ENTRIES_MOST} entries"));
             self.fault(
@@ -104,16 +124,7 @@ impl Check<'_, '_> {
             entries.push(EntryRule { key: key.into_inner(), value: value.0, counts_as });
         }
         self.refuse_strays(&parts, &entries);
-        let domain = domain?;
-        if domain.get_ref().0.is_empty() {
-            let fault = Diagnostic::error("this domain is empty").at(&domain.span(), "");
-            self.fault(fault.help("write the `domain` that the caller is configured with: \"shop\""));
-        }
-        let domain = domain.into_inner().0;
-        let names = limits.iter().map(|name| name.get_ref().clone()).collect();
-        let rule = DescriptorRule { domain, entries, limits: names };
-        self.check_limits_of_rule(limits, &rule);
-        Some(rule)
+        entries
     }
 
     /// Reports keys of `as` that the rule doesn't match.

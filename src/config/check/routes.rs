@@ -29,13 +29,7 @@ impl Check<'_, '_> {
             );
         }
         self.refuse_equal_names(&tables);
-        // All limits are defined before the first is looked up, because a route can name an inline limit of a
-        // later route.
-        let limits = tables.iter_mut().map(|table| {
-            let limits = mem::take(&mut table.value.limits).into_iter();
-            limits.filter_map(|limit| self.name_of_limit(limit)).collect::<Vec<_>>()
-        });
-        let limits = limits.collect::<Vec<_>>();
+        let limits = self.limits_of_routes(&mut tables);
         let count = tables.len();
         let starts = tables.iter().map(|table| table.span.start).chain([usize::MAX]).collect::<Vec<_>>();
 
@@ -66,6 +60,16 @@ impl Check<'_, '_> {
         routes
     }
 
+    /// Returns the limits of each route. All are defined before the first is looked up, because a route can name an inline limit
+    /// of a later one.
+    fn limits_of_routes(&mut self, tables: &mut [SpannedTable<file::RouteTable>]) -> Vec<Vec<UsedLimit>> {
+        let limits = tables.iter_mut().map(|table| {
+            let limits = mem::take(&mut table.value.limits).into_iter();
+            limits.filter_map(|limit| self.name_of_limit(limit)).collect()
+        });
+        limits.collect()
+    }
+
     fn refuse_equal_names(&mut self, tables: &[SpannedTable<file::RouteTable>]) {
         let mut names: BTreeMap<&str, Range<usize>> = BTreeMap::new();
         for name in tables.iter().filter_map(|table| table.value.name.as_ref()) {
@@ -87,23 +91,9 @@ impl Check<'_, '_> {
         let costs =
             used.iter().filter_map(|used| Some((used.name.get_ref().clone(), self.route_cost(used)?)));
         let costs = costs.collect();
-        self.refuse_params_of_others(route.path.as_ref());
-        self.refuse_keys_of_upstreams(&route);
-        if let Some(require) = &route.require {
-            self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
-        }
-        self.check_compared_claims(&route.claims);
-        self.check_fields(&route);
+        self.check_parts(&route);
         self.warn_of_own_field_as_key(&route, &limits);
-        if let Some(host) = &route.host {
-            self.warn_of_uncertified_host(host);
-        }
-        let path = route.path.as_ref();
-        let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
-        if let Some(rewrite) = &route.rewrite {
-            self.check_params(rewrite.get_ref().0.params(), &rewrite.span(), path);
-            self.warn_of_lost_rest(rewrite, path);
-        }
+        let action = self.action(&span, route.path.as_ref(), route.upstream, route.respond, route.redirect);
         let matcher = Matcher {
             host: route.host.map(|host| host.into_inner().0),
             path: route.path?.into_inner().0,
@@ -112,11 +102,8 @@ impl Check<'_, '_> {
             query: route.query.into_pairs(),
             claims: route.claims.into_pairs(),
         };
-        let made = || {
-            format!("{}{}", matcher.host.as_ref().map(ToString::to_string).unwrap_or_default(), matcher.path)
-        };
         Some(RouteSettings {
-            name: route.name.map_or_else(made, Spanned::into_inner),
+            name: route.name.map_or_else(|| name_of(&matcher), Spanned::into_inner),
             action: action?,
             limits: limits.iter().map(|name| name.get_ref().clone()).collect(),
             costs,
@@ -130,6 +117,25 @@ impl Check<'_, '_> {
             on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit, used.is_empty())),
             matcher,
         })
+    }
+
+    /// Checks what a route states besides its limits and its action.
+    fn check_parts(&mut self, route: &file::RouteTable) {
+        let path = route.path.as_ref();
+        self.refuse_params_of_others(path);
+        self.refuse_keys_of_upstreams(route);
+        if let Some(require) = &route.require {
+            self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
+        }
+        self.check_compared_claims(&route.claims);
+        self.check_fields(route);
+        if let Some(host) = &route.host {
+            self.warn_of_uncertified_host(host);
+        }
+        if let Some(rewrite) = &route.rewrite {
+            self.check_params(rewrite.get_ref().0.params(), &rewrite.span(), path);
+            self.warn_of_lost_rest(rewrite, path);
+        }
     }
 
     /// Warns of a rewrite that looks like the prefix of other proxies, but is the whole path: the upstream gets no other.
@@ -345,6 +351,11 @@ impl Check<'_, '_> {
             });
         }
     }
+}
+
+/// Returns the name of a route that has no other: the host and path that it matches.
+fn name_of(matcher: &Matcher) -> String {
+    format!("{}{}", matcher.host.as_ref().map(ToString::to_string).unwrap_or_default(), matcher.path)
 }
 
 fn edits(table: SpannedTable<file::EditsTable>) -> Edits {

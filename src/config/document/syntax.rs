@@ -58,22 +58,7 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
             syntax.faults.push(misread(text, error, &span, &scalar));
             syntax.misread.push(scalar);
         } else {
-            let fault = describe(error, &span);
-            let fault = match error.message().starts_with("invalid unquoted key") {
-                true if text[span.start..].starts_with(": ") => {
-                    fault.help("write `=` between a key and its value: a = 1")
-                }
-                true => fault.help(
-                    "put a name with other characters in quotes: \"https://shop.example/plan\" = \"pro\"",
-                ),
-                false => fault,
-            };
-            syntax.faults.push(match &place {
-                Some(place) if !error.message().starts_with("invalid") => fault
-                    .at(&(place.start..place.start + 1), "opened here")
-                    .help("write commas between its elements and close it: [1, 2] or { a = 1, b = 2 }"),
-                _ => fault,
-            });
+            syntax.faults.push(torn_at(text, error, &span, place.as_ref()));
             syntax.is_torn = true;
             torn = place;
         }
@@ -88,6 +73,26 @@ fn not_toml(text: &str, format: &str) -> Diagnostic {
     Diagnostic::error(format!("this file is not TOML: it looks like {format}"))
         .at(&(start..end), "")
         .help("see the form of the file in an example: `tollgate init` writes one")
+}
+
+/// Describes an error outside single values, in the list or inline table at this place, if it is in one.
+fn torn_at(text: &str, error: &Error, span: &Range<usize>, place: Option<&Range<usize>>) -> Diagnostic {
+    let fault = describe(error, span);
+    let fault = match error.message().starts_with("invalid unquoted key") {
+        true if text[span.start..].starts_with(": ") => {
+            fault.help("write `=` between a key and its value: a = 1")
+        }
+        true => {
+            fault.help("put a name with other characters in quotes: \"https://shop.example/plan\" = \"pro\"")
+        }
+        false => fault,
+    };
+    match place {
+        Some(place) if !error.message().starts_with("invalid") => fault
+            .at(&(place.start..place.start + 1), "opened here")
+            .help("write commas between its elements and close it: [1, 2] or { a = 1, b = 2 }"),
+        _ => fault,
+    }
 }
 
 /// Describes an error in a single value.

@@ -273,11 +273,9 @@ impl Waits {
             let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
             if let RoomEstimate::Told(permits) = room {
                 stated = told(&awaited, permits);
-                let is_same = |(other, of): &(Awaited, u32)| *of == permits && other.quota == awaited.quota;
                 match stated {
                     Some(_) => room = queue.room(&awaited, at, ahead, stated),
-                    None if wanted.iter().rev().any(is_same) => {}
-                    None => wanted.push((awaited.clone(), permits)),
+                    None => want(&mut wanted, &awaited, permits),
                 }
             }
             let now = Instant::now();
@@ -387,6 +385,14 @@ impl Waits {
             // One that leaves this very moment keeps what it was charged.
             let _ = waiter.answer.send(answer);
         }
+    }
+}
+
+/// Adds a number of permits to those that the store is to be asked about, unless it is there for the same quota.
+fn want(wanted: &mut Vec<(Awaited, u32)>, awaited: &Awaited, permits: u32) {
+    let is_same = |(other, of): &(Awaited, u32)| *of == permits && other.quota == awaited.quota;
+    if !wanted.iter().rev().any(is_same) {
+        wanted.push((awaited.clone(), permits));
     }
 }
 
