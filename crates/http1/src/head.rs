@@ -79,7 +79,7 @@ impl Spelling {
     fn find<'s>(&'s self, name: &'s HeaderName, place: &mut usize) -> &'s [u8] {
         let plain = name.as_str().as_bytes();
         let spelt = |range: &Range<usize>| {
-            Some(&self.head[range.clone()]).filter(|spelt| spelt.eq_ignore_ascii_case(plain))
+            Some(&self.head[range.clone()]).filter(|spelt| is_spelling(spelt, plain))
         };
         let (before, after) = self.names.split_at(*place);
         for (at, range) in after.iter().enumerate() {
@@ -90,6 +90,13 @@ impl Spelling {
         }
         before.iter().find_map(spelt).unwrap_or(plain)
     }
+}
+
+/// Returns true if this is a spelling of a name in lower case. Most bytes are equal, which is found out sooner than that they differ
+/// in case only.
+fn is_spelling(spelt: &[u8], plain: &[u8]) -> bool {
+    let is_same = |(spelt, plain): (&u8, &u8)| spelt == plain || spelt.to_ascii_lowercase() == *plain;
+    spelt.len() == plain.len() && spelt.iter().zip(plain).all(is_same)
 }
 
 /// Takes the head of a request of at most `most` bytes, if it has arrived. The body of the result is the
