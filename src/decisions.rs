@@ -58,7 +58,9 @@ pub(crate) async fn answer(
     } else {
         return dispatch(gateway, peer, call, is_draining).await;
     };
-    Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(rejection))
+    let (call, _) = call.into_parts();
+    let begin = if check::serves(call.uri.path()) { Exchange::begin_described } else { Exchange::begin };
+    begin(gateway, peer, &call).conclude(Err(rejection))
 }
 
 /// Turns the head of a call into the request that it describes, and returns that request's client. `None` if such calls
@@ -79,11 +81,14 @@ fn target(text: &[u8]) -> Result<Uri, Rejection> {
         return Err(Rejection::TargetInvalid);
     }
     match uri.path() {
-        path if path.starts_with('/') && matches!(path::forwarded(path), Cow::Owned(_)) => {
-            Err(Rejection::PathClimbs)
-        }
+        path if path.starts_with('/') && has_dots(path) => Err(Rejection::PathClimbs),
         _ => Ok(uri),
     }
+}
+
+/// Returns true if a path has dot segments. Slashes at its beginning are no reason to reject it, since sloppy clients send them.
+fn has_dots(path: &str) -> bool {
+    matches!(path::forwarded(path::without_empty_start(path)), Cow::Owned(_))
 }
 
 /// Returns true for the call of a probe. Anyone may probe.

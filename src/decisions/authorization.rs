@@ -73,7 +73,7 @@ async fn decide(
     let address = source.and_then(|source| source.parse().ok()).unwrap_or(peer.address);
     let scheme = if http.scheme == "https" { "https" } else { "http" };
     let (peer, (mut parts, read)) = (Peer { address, scheme }, parts(http));
-    let mut exchange = Exchange::begin(gateway.clone(), peer, &parts).waiting_at_most(timeout);
+    let mut exchange = Exchange::begin_described(gateway.clone(), peer, &parts).waiting_at_most(timeout);
     let outcome = match read {
         Ok(()) => {
             let client = gateway.client(peer, &parts.headers);

@@ -43,10 +43,10 @@ pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Uplo
     let client = gateway.described_client(peer, &parts.headers);
     let peer = Peer { scheme: scheme(&parts.headers), ..peer };
     if let Err(rejection) = describe(&mut parts) {
-        return Exchange::begin(gateway, peer, &parts).conclude(Err(rejection));
+        return Exchange::begin_described(gateway, peer, &parts).conclude(Err(rejection));
     }
     let timeout = grpc::timeout(&parts.headers);
-    let mut exchange = Exchange::begin(gateway, peer, &parts).waiting_at_most(timeout);
+    let mut exchange = Exchange::begin_described(gateway, peer, &parts).waiting_at_most(timeout);
     let outcome = exchange.decide_described(&client, &mut parts).await;
     exchange.conclude(outcome)
 }

@@ -48,8 +48,6 @@ impl Exchange {
         client: &Client,
         parts: &mut Parts,
     ) -> Result<Response<Body>, Rejection> {
-        // The client of the proxy may speak gRPC, but the proxy doesn't.
-        self.facts.is_grpc = false;
         headers::from_described(&mut parts.headers);
         self.facts.identified(client, parts);
         if parts.headers.len() > FIELDS_MOST {

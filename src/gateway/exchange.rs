@@ -248,6 +248,14 @@ impl Exchange {
         Box::new(Self { gateway, facts })
     }
 
+    /// Begins the exchange of a request that a call describes. Its client may speak gRPC, but the answer is the caller's, and must not
+    /// depend on a field of the client.
+    pub(crate) fn begin_described(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Box<Self> {
+        let mut exchange = Self::begin(gateway, peer, request);
+        exchange.facts.is_grpc = false;
+        exchange
+    }
+
     /// Returns the response. Its body ends the exchange.
     pub(super) fn answered(mut self: Box<Self>, response: Response<Body>) -> Response<AnswerBody> {
         let status = response.status();

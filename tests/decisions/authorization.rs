@@ -214,6 +214,17 @@ fn whatever_a_client_sends_is_decided() {
     for check in [check, check_raw] {
         assert_eq!(status(call(&decider, &[], check("203.0.113.5", b"/api/a", &many))), 431);
     }
+    // A client that says it speaks gRPC is refused in the same way.
+    let mut of_grpc = many.clone();
+    of_grpc.insert(0, ("content-type", b"application/grpc"));
+    for (path, headers, expected) in [
+        (&b"/api/a"[..], of_grpc, 431),
+        (b"/api/../a", vec![("content-type", &b"application/grpc+proto"[..])], 400),
+    ] {
+        for check in [check, check_raw] {
+            assert_eq!(status(call(&decider, &[], check("203.0.113.5", path, &headers))), expected);
+        }
+    }
     // Those that are dropped count, too: behind them may be the field that names the key.
     let dropped = vec![("x_dropped", &b"a"[..]); 101];
     for many in [dropped, vec![("", &b""[..]); 500_000]] {

@@ -62,8 +62,11 @@ fn targets_that_the_upstream_would_read_differently_are_rejected() {
         "/api/./a",
         "/api/a/..",
     ] {
-        let answer = decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}"));
-        assert_eq!(answer.status, 400, "{target}");
+        // Whatever the client says of its body: to a gRPC call, the answer would be 200 with a `grpc-status`.
+        for described in ["", "\nContent-Type: application/grpc"] {
+            let answer = decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}{described}"));
+            assert_eq!(answer.status, 400, "{target}{described}");
+        }
     }
     let post = decider.ask("GET /check\nX-Forwarded-Method: post\nX-Forwarded-Uri: /api/a");
     assert!(String::from_utf8(post.body).unwrap().contains("method-invalid"));

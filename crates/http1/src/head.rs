@@ -78,9 +78,8 @@ impl Spelling {
     /// found, since names are mostly asked for in the order of the head.
     fn find<'s>(&'s self, name: &'s HeaderName, place: &mut usize) -> &'s [u8] {
         let plain = name.as_str().as_bytes();
-        let spelt = |range: &Range<usize>| {
-            Some(&self.head[range.clone()]).filter(|spelt| is_spelling(spelt, plain))
-        };
+        let spelt =
+            |range: &Range<usize>| Some(&self.head[range.clone()]).filter(|spelt| is_spelling(spelt, plain));
         let (before, after) = self.names.split_at(*place);
         for (at, range) in after.iter().enumerate() {
             if let Some(spelt) = spelt(range) {

@@ -12,13 +12,13 @@ use std::borrow::Cow;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
-/// Returns the path as it is sent upstream: without dot segments, otherwise byte for byte as received.
+/// Returns the path as it is sent upstream: without dot segments and empty ones at its beginning, otherwise byte for byte as received.
 ///
 /// It follows RFC 3986, section 5.2.4, without merging slashes first: an empty segment is a segment, so `/a//../b`
 /// becomes `/a/b`. A dot segment may be percent-encoded (`%2e`, `.%2E`). The result begins with `/` and never leaves the root.
-/// As in the RFC, it may begin with `//`: send it in a request line, but don't resolve it as a reference.
+/// It doesn't begin with `//`: servers that resolve the target as a reference take what follows for a host (section 4.2).
 pub fn forwarded(path: &str) -> Cow<'_, str> {
-    let is_rooted = path.starts_with('/');
+    let is_rooted = path.starts_with('/') && !path.starts_with("//");
     // A dot segment begins with a dot or an escape. Searching for these first is much cheaper.
     let may_have_dots = path.as_bytes().windows(2).any(|pair| matches!(pair, b"/." | b"/%"));
     if is_rooted && (!may_have_dots || !path.split('/').any(is_dot_segment)) {
@@ -40,7 +40,13 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
             kept.push('/');
         }
     }
-    Cow::Owned(kept)
+    Cow::Owned(without_empty_start(&kept).to_owned())
+}
+
+/// Returns a path without empty segments at its beginning.
+pub fn without_empty_start(path: &str) -> &str {
+    let slashes = path.bytes().take_while(|byte| *byte == b'/').count();
+    &path[slashes.saturating_sub(1)..]
 }
 
 /// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
@@ -73,16 +79,27 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
 /// Returns the other paths that servers may see in a [`matched`] path, in that form; usually none.
 ///
 /// Some servers treat an escaped slash as a slash (nginx, PHP), some treat `\` as a slash (IIS), some drop what
-/// follows a `;` in a segment (servlet containers), and some do several of these.
+/// follows a `;` in a segment (servlet containers), a line feed at the end (Starlette) or bytes that aren't UTF-8 (Bottle), and some
+/// do several of these.
 pub fn readings(matched: &str) -> Vec<String> {
-    if !matched.bytes().any(|byte| matches!(byte, b'%' | b'\\' | b';')) {
+    if !matched.bytes().any(|byte| matches!(byte, b'%' | b'\\' | b';' | b'\n')) {
         return Vec::new();
     }
     let has_byte = |byte| matched.as_bytes().contains(&byte);
-    let has = [has_escapes(matched) && matched.contains("%2F"), has_byte(b'\\'), has_byte(b';')];
-    let liberties = (1..8).map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
-    let apply = move |[escaped, backslash, parameters]: [bool; 3]| {
-        let mut path = matched.to_owned();
+    let unread = has_escapes(matched).then(|| without_invalid(matched)).unwrap_or_default();
+    let has = [
+        has_escapes(matched) && matched.contains("%2F"),
+        has_byte(b'\\'),
+        has_byte(b';'),
+        matched.ends_with('\n'),
+        has_escapes(matched) && unread != matched,
+    ];
+    let liberties = (1..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
+    let apply = move |[escaped, backslash, parameters, line, invalid]: [bool; 5]| {
+        let mut path = if invalid { unread.clone() } else { matched.to_owned() };
+        if line {
+            path.truncate(path.trim_end_matches('\n').len());
+        }
         if escaped {
             path = path.replace("%2F", "/");
         }
@@ -95,8 +112,21 @@ pub fn readings(matched: &str) -> Vec<String> {
         }
         self::matched(&forwarded(&path)).into_owned()
     };
-    let is_possible = move |set: &[bool; 3]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
+    let is_possible = move |set: &[bool; 5]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
     liberties.filter(is_possible).map(apply).collect()
+}
+
+/// Returns a [`matched`] path without the bytes that aren't UTF-8.
+fn without_invalid(matched: &str) -> String {
+    let mut valid = String::with_capacity(matched.len());
+    for (at, part) in matched.split('%').enumerate() {
+        match at {
+            0 => valid.push_str(part),
+            _ if part.starts_with("25") || part.starts_with("2F") => valid.extend(["%", part]),
+            _ => valid.push_str(&part[2..]),
+        }
+    }
+    valid
 }
 
 /// Returns true if a path contains a `%`.
@@ -198,9 +228,12 @@ mod tests {
             ("/b/c/...", "/b/c/..."),
             // The path isn't merged.
             ("/a//../b", "/a/b"),
-            ("/a/..//b", "//b"),
+            ("/a/..//b", "/b"),
             ("/a///../../b", "/a/b"),
-            ("//..//..//b/", "//b/"),
+            ("//..//..//b/", "/b/"),
+            // What follows may be taken for a host.
+            ("//a/b//", "/a/b//"),
+            ("///", "/"),
             // Encoded dots, and what only looks like them.
             ("/a/%2e%2E/b", "/b"),
             ("/a/.%2e/%2E/b", "/b"),
@@ -285,6 +318,10 @@ mod tests {
         assert_eq!(others("/x/..;/a"), ["/a"]);
         assert_eq!(others("/x%2f..%2F%2e%2E%2f%2fa%2f"), ["/a"]);
         assert_eq!(others("/x;%2f..%2fa"), ["/a", "/x", "/a"]);
+        assert_eq!(others("/a%0a"), ["/a"]);
+        assert_eq!(others("/a%0ab"), [""; 0]);
+        assert_eq!(others("/a%ff%25b"), ["/a%25b"]);
+        assert_eq!(others("/a%ff;x"), ["/a%FF", "/a;x", "/a"]);
         // Servers that decode twice are not covered.
         assert_eq!(others("/a%252fb"), [""; 0]);
     }

@@ -62,7 +62,7 @@ pub(super) async fn answer(
     body: Upload,
 ) -> Response<AnswerBody> {
     let timeout = grpc::timeout(&call.headers);
-    let mut exchange = Exchange::begin(gateway.clone(), peer, call).waiting_at_most(timeout);
+    let mut exchange = Exchange::begin_described(gateway.clone(), peer, call).waiting_at_most(timeout);
     let outcome = match read(&gateway, body).await {
         Ok((rules, terms)) => exchange.decide(&rules, terms).await,
         Err(rejection) => Err(rejection),

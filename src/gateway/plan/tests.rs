@@ -198,7 +198,8 @@ fn a_request_has_one_plan() {
         // Routes and their limits.
         ("GET a /orders/7", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
         ("GET a /orders/7/", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
-        ("GET a //orders//7?x=1", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
+        ("GET a /orders//7?x=1", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
+        ("GET a //orders/7?y", "order [client ip=192.0.2.7, order path:id=7] upstream 0 /orders/7?y"),
         ("GET a /%6Frders/7", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
         ("GET a /x/../orders/7?y", "order [client ip=192.0.2.7, order path:id=7] upstream 0 /orders/7?y"),
         ("GET a /x/%2e%2E/orders/7", "order [client ip=192.0.2.7, order path:id=7] upstream 0 /orders/7"),

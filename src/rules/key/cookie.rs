@@ -29,12 +29,16 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
                 sent.len() == split && is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
-            is_plain &= !names_match(sent, name) && !has_separator(pair) && is_token;
+            is_plain &=
+                !names_match(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
         for line in lines {
             add_unusual(&mut readings, line, name)?;
+            if begins_by_rfc_2109(line.trim_ascii()) {
+                add_between_commas(&mut readings, line, name)?;
+            }
         }
     }
     Ok(readings)
@@ -56,6 +60,28 @@ fn last_token(name: &[u8]) -> &[u8] {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let start = name.iter().rposition(|byte| !is_allowed(byte)).map_or(0, |last| last + 1);
     &name[start..]
+}
+
+/// Returns true if a line begins with `$Version`, as no browser writes it.
+fn begins_by_rfc_2109(line: &[u8]) -> bool {
+    let mark = b"$Version";
+    line.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark))
+}
+
+/// Adds the values of pairs that end at a comma, too, as they do by RFC 2109 (Tomcat up to 9).
+fn add_between_commas<'r>(
+    readings: &mut Readings<'r>,
+    line: &'r [u8],
+    name: &[u8],
+) -> Result<(), TooManyReadings> {
+    for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
+        if let Some(split) = pair.iter().position(|byte| *byte == b'=')
+            && names_match(&pair[..split], name)
+        {
+            add_values(readings, &pair[split + 1..])?;
+        }
+    }
+    Ok(())
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
@@ -125,6 +151,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
     let unquoted = unquoted(value);
     for text in [unquoted, value] {
         readings.add(text)?;
+        readings.add_as_utf8(&percent_decoded(text))?;
         readings.add(percent_decoded(text))?;
         readings.add(form_decoded(text))?;
     }
@@ -297,6 +324,11 @@ mod tests {
             ("sid=k1", &[Some("k1")]),
             ("a=1; sid = k1 ;b=2", &[Some("k1")]),
             ("sid=K1", &[Some("K1")]),
+            // Commas end pairs by RFC 2109 only.
+            ("$Version=1; sid=k1,x=2", &[Some("k1,x=2"), Some("k1")]),
+            ("$version=1, sid=k1", &[None, Some("k1")]),
+            // What isn't UTF-8
+            ("sid=k%FF", &[Some("k%FF"), Some("k\u{FFFD}"), Some("k\u{FFFD}")]),
             ("sid=a/c==", &[Some("a/c==")]),
             ("sid=k,1", &[Some("k,1")]),
             ("xsid=k1; sids=k1; sid", &[None]),

@@ -103,11 +103,17 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
         if !is_jwt(text) && all.clone().any(|decoded| begins_with_name(&decoded)) {
             return Err(TooManyReadings);
         }
-        let is_name =
-            |decoded: &Vec<u8>| !decoded.is_empty() && !decoded.contains(&b':') && !is_parameter(text);
-        return all.filter(is_name).try_for_each(|name| add_name_and_password(readings, &name));
+        return all.try_for_each(|decoded| match decoded.contains(&b':') {
+            // The name isn't UTF-8 or has control characters. Few decoders stop there, and no cut of it is sure to be one client's.
+            true if !begins_with_name(&decoded) => readings.add(joined(BASIC, &encoded(&decoded))),
+            false if !decoded.is_empty() && !is_parameter(text) => add_name_and_password(readings, &decoded),
+            _ => Ok(()),
+        });
     }
     all.try_for_each(|decoded| add_name_and_password(readings, &decoded))?;
+    if !text.iter().any(|byte| matches!(byte, b'-' | b'_')) {
+        add_as_texts(readings, &decoded(text, b""))?;
+    }
     // Apache and lighttpd stop at a digit of the other alphabet. A name alone or the beginning of JSON may be the same for many
     // clients.
     let cut = decoded(text.split(|byte| matches!(byte, b'-' | b'_')).next().unwrap_or_default(), b"");
@@ -127,6 +133,19 @@ fn add_only_with_password(readings: &mut Readings<'_>, text: &[u8]) -> Result<()
     if has_password { add_basic(readings, text) } else { Ok(()) }
 }
 
+/// Adds a name and a password as servers turn them into texts: with U+FFFD for what isn't UTF-8 in the password, and without the
+/// control characters and spaces around both (Tomcat). A name that isn't UTF-8 may be a token, of which too little would be left.
+fn add_as_texts(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
+    if begins_with_name(decoded) {
+        readings.add(joined(BASIC, &encoded(String::from_utf8_lossy(decoded).as_bytes())))?;
+    }
+    if decoded.contains(&b':') {
+        let parts = decoded.splitn(2, |byte| *byte == b':').map(without_blanks);
+        readings.add(joined(BASIC, &encoded(&parts.collect::<Vec<_>>().join(&b':'))))?;
+    }
+    Ok(())
+}
+
 /// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
 /// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
@@ -140,6 +159,13 @@ fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<
         }
     }
     Ok(())
+}
+
+/// Returns a text without the bytes up to the space around it, as Java trims it.
+fn without_blanks(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| *byte > b' ').unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| *byte > b' ').map_or(start, |last| last + 1);
+    &text[start..end]
 }
 
 /// Returns true if a text begins with a name that Basic can have (RFC 7617, section 2: without control characters) and a colon.
@@ -230,10 +256,11 @@ fn behind_scheme<'s>(scheme: &[u8], sent: &'s [u8]) -> Option<(&'s u8, &'s [u8])
     rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
 }
 
-/// Returns true if a word is `name=value`, and no token, which may end with `=` or be in quotes.
+/// Returns true if a word is `name=value`, and no token, which may end with `=` or be in quotes, of which Rails drops one alone, too.
 fn is_parameter(word: &[u8]) -> bool {
     let ends = |byte: &u8| matches!(byte, b',' | b';');
     let word = word.split(ends).find(|part| !part.is_empty()).unwrap_or_default();
+    let word = word.strip_suffix(b"\"").filter(|word| word.ends_with(b"=")).unwrap_or(word);
     let equals = word.iter().position(|byte| *byte == b'=').filter(|_| !word.starts_with(b"\""));
     equals.is_some_and(|at| word[at..].iter().any(|byte| *byte != b'='))
 }
@@ -366,6 +393,12 @@ mod tests {
             ("Basic OmsxOng=", &["Basic OmsxOng=", "Basic Omsx"]),
             ("Basic Ojp4", &["Basic Ojp4"]),
             ("Basic eyJhIjoiYiIsImMiOjF9", &["Basic eyJhIjoiYiIsImMiOjF9"]),
+            // Blanks around name and password (Tomcat): " a : b\n"
+            ("Basic IGEgOiBiCg==", &["Basic IGEgOiBiCg==", "Basic YTpi"]),
+            // What isn't UTF-8: a:\xFF, also with other characters, which is charged if the name isn't UTF-8: \xFF:b
+            ("Basic YTr/", &["Basic YTr/", "Basic YTrvv70="]),
+            ("Basic /zpi", &["Basic /zpi"]),
+            ("Basic /z!pi", &["Basic /z!pi", "Basic /zpi", "Bearer /z!pi"]),
             // Escapes, which OAuth's servers decode: alic%65:s, a:b+c, a:%2B+, 100%:b, and behind a colon, too: %61:b:c
             ("Basic YWxpYyU2NTpz", &["Basic YWxpYyU2NTpz", "Basic YWxpY2U6cw=="]),
             ("Basic YTpiK2M=", &["Basic YTpiK2M=", "Basic YTpiIGM="]),
@@ -394,6 +427,10 @@ mod tests {
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
             ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
+            // Rails drops a quote alone, also behind padding.
+            ("Bearer eA==\",x=1", &["Bearer eA==\",x=1", "Bearer eA=="]),
+            ("Token eA=\", x", &["Token eA=\", x", "Bearer eA=\", x", "Bearer eA=", "Bearer x"]),
+            ("Digest a=\"\",b=\"c\"", &["Digest a=\"\",b=\"c\""]),
             ("Bearerk1", &["Bearerk1", "Bearer Bearerk1", "Bearer 1", "Bearer k1"]),
             ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer 1", "Bearer k1"]),
             // What a scheme's name stands in is a key like others.
