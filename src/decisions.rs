@@ -81,14 +81,11 @@ fn target(text: &[u8]) -> Result<Uri, Rejection> {
         return Err(Rejection::TargetInvalid);
     }
     match uri.path() {
-        path if path.starts_with('/') && has_dots(path) => Err(Rejection::PathClimbs),
+        path if path.starts_with('/') && matches!(path::forwarded(path), Cow::Owned(_)) => {
+            Err(Rejection::PathClimbs)
+        }
         _ => Ok(uri),
     }
-}
-
-/// Returns true if a path has dot segments. Slashes at its beginning are no reason to reject it, since sloppy clients send them.
-fn has_dots(path: &str) -> bool {
-    matches!(path::forwarded(path::without_empty_start(path)), Cow::Owned(_))
 }
 
 /// Returns true for the call of a probe. Anyone may probe.

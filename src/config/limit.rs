@@ -3,7 +3,7 @@
 
 use std::{fmt, net::IpAddr, time::Duration};
 
-use hyper::{StatusCode, header::HeaderName};
+use hyper::{Method, StatusCode, header::HeaderName};
 use ipnet::IpNet;
 use tollgate_limiter::{
     Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope, duration::DurationText,
@@ -97,6 +97,23 @@ pub enum KeyPart {
 }
 
 impl KeyPart {
+    /// Returns the value of `method` by which requests are counted: the method, or `other` for all that neither RFC 9110 nor RFC 5789
+    /// defines. Servers that don't look at the method answer each that a client invents.
+    pub fn method_value(method: &Method) -> &str {
+        match *method {
+            Method::GET
+            | Method::HEAD
+            | Method::POST
+            | Method::PUT
+            | Method::DELETE
+            | Method::CONNECT
+            | Method::OPTIONS
+            | Method::TRACE
+            | Method::PATCH => method.as_str(),
+            _ => "other",
+        }
+    }
+
     /// Returns the kind as written in the file, with a colon if a name follows, and the name.
     pub fn name(&self) -> [&str; 2] {
         match self {

@@ -35,7 +35,7 @@ use tollgate_routing::{
 };
 
 use crate::{
-    config::{Action, Config, Edits, EscapedSlashes, OnLimit, Requirement},
+    config::{Action, Config, Edits, EscapedSlashes, KeyPart, OnLimit, Requirement},
     forward::{body::Body, headers::Client},
     reject::Rejection,
     rules::{
@@ -240,8 +240,8 @@ impl Planner {
     /// Returns the route that an upstream may see in another reading of the path.
     ///
     /// # Errors
-    /// Several readings are limited differently. Or one of them leaves its parent directory, so that a limit by a part of the path
-    /// could be made to count for anything.
+    /// Several readings are limited differently, or the path behind what may be a host has other limits. Or a reading leaves its parent
+    /// directory, so that a limit by a part of the path could be made to count for anything.
     fn other_reading<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
@@ -249,6 +249,12 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
+        if let Some(path) = path::behind_host(&target.forwarded)
+            && let Some(behind) = self.routes.find(&target.view(parts, &path, claims))
+            && !behind.route.limits.iter().all(|limit| found.route.counts_as(limit))
+        {
+            return Err(Rejection::PathAmbiguous);
+        }
         if target.readings.is_empty() {
             return Ok(None);
         }
@@ -313,6 +319,12 @@ impl<'g, 't> Routed<'g, 't> {
 }
 
 impl Route {
+    /// Returns true if the route has this limit, which counts its requests alike whatever their path is.
+    fn counts_as(&self, limit: &Rule) -> bool {
+        let is_by_path = limit.config().key.iter().any(|part| matches!(part, KeyPart::Path(_)));
+        !is_by_path && self.limits.iter().any(|own| own.limit().name() == limit.limit().name())
+    }
+
     /// Returns the next step for a request with this target.
     ///
     /// # Errors

@@ -59,9 +59,6 @@ impl<'r> Target<'r> {
         }
         let query = parts.uri.query().unwrap_or_default();
         let forwarded = path::forwarded(as_sent);
-        if is_taken_for_host(&forwarded) {
-            return Err(Rejection::TargetInvalid);
-        }
         let matched = match &forwarded {
             Cow::Borrowed(forwarded) => path::matched(forwarded),
             Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
@@ -94,8 +91,7 @@ impl<'r> Target<'r> {
     /// # Errors
     /// The path is too long, or an upstream might leave the directory where the route puts it.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
-        let path = path::without_empty_start(path);
-        if path::climbs(path) || is_taken_for_host(path) {
+        if path::climbs(path) {
             return Err(Rejection::TargetInvalid);
         }
         self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
@@ -105,12 +101,6 @@ impl<'r> Target<'r> {
         let separator = if as_sent.query().is_some() { "?" } else { "" };
         PathAndQuery::from_maybe_shared([path, separator, self.query].concat())
     }
-}
-
-/// Returns true for a path whose first segment is a host to servers that resolve the target as a reference, as browsers do (WHATWG
-/// URL, section 4.4).
-fn is_taken_for_host(path: &str) -> bool {
-    path.starts_with("/\\")
 }
 
 /// Returns true for a health check, if this is the path of health checks.

@@ -339,30 +339,13 @@ fn values<'r>(
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
         }
-        KeyPart::Method => Some(method(subject.method).as_bytes().into()),
+        KeyPart::Method => Some(KeyPart::method_value(subject.method).as_bytes().into()),
         KeyPart::Route => Some(subject.route.as_bytes().into()),
         // A request has no descriptor, and no route has a limit that needs one.
         KeyPart::Descriptor(_) => None,
         KeyPart::Global => Some(b"".as_slice().into()),
     };
     Ok(smallvec![shown.map(Value::Shown)])
-}
-
-/// Returns a method's name, or `other` for all that neither RFC 9110 nor RFC 5789 defines: servers that don't look at the method answer
-/// each that a client invents.
-fn method(method: &Method) -> &str {
-    match *method {
-        Method::GET
-        | Method::HEAD
-        | Method::POST
-        | Method::PUT
-        | Method::DELETE
-        | Method::CONNECT
-        | Method::OPTIONS
-        | Method::TRACE
-        | Method::PATCH => method.as_str(),
-        _ => "other",
-    }
 }
 
 /// Drops a value that can't be part of a limiter's name in Redisson.

@@ -12,13 +12,13 @@ use std::borrow::Cow;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
-/// Returns the path as it is sent upstream: without dot segments and empty ones at its beginning, otherwise byte for byte as received.
+/// Returns the path as it is sent upstream: without dot segments, otherwise byte for byte as received.
 ///
 /// It follows RFC 3986, section 5.2.4, without merging slashes first: an empty segment is a segment, so `/a//../b`
 /// becomes `/a/b`. A dot segment may be percent-encoded (`%2e`, `.%2E`). The result begins with `/` and never leaves the root.
-/// It doesn't begin with `//`: servers that resolve the target as a reference take what follows for a host (section 4.2).
+/// As in the RFC, it may begin with `//`: send it in a request line, but don't resolve it as a reference.
 pub fn forwarded(path: &str) -> Cow<'_, str> {
-    let is_rooted = path.starts_with('/') && !path.starts_with("//");
+    let is_rooted = path.starts_with('/');
     // A dot segment begins with a dot or an escape. Searching for these first is much cheaper.
     let may_have_dots = path.as_bytes().windows(2).any(|pair| matches!(pair, b"/." | b"/%"));
     if is_rooted && (!may_have_dots || !path.split('/').any(is_dot_segment)) {
@@ -40,13 +40,17 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
             kept.push('/');
         }
     }
-    Cow::Owned(without_empty_start(&kept).to_owned())
+    Cow::Owned(kept)
 }
 
-/// Returns a path without empty segments at its beginning.
-pub fn without_empty_start(path: &str) -> &str {
-    let slashes = path.bytes().take_while(|byte| *byte == b'/').count();
-    &path[slashes.saturating_sub(1)..]
+/// Returns the [`matched`] path that servers see which resolve a [`forwarded`] one as a reference, as browsers do: behind `//` or `/\`,
+/// they take the first segment for a host (WHATWG URL, section 4.4). `None` if it begins otherwise.
+pub fn behind_host(forwarded: &str) -> Option<String> {
+    let is_slash = |c: char| matches!(c, '/' | '\\');
+    let host =
+        forwarded.strip_prefix('/').filter(|rest| rest.starts_with(is_slash))?.trim_start_matches(is_slash);
+    let path = host.find(is_slash).map_or("/", |end| &host[end..]).replace('\\', "/");
+    Some(matched(&self::forwarded(&path)).into_owned())
 }
 
 /// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
@@ -86,17 +90,17 @@ pub fn readings(matched: &str) -> Vec<String> {
         return Vec::new();
     }
     let has_byte = |byte| matched.as_bytes().contains(&byte);
-    let unread = has_escapes(matched).then(|| without_invalid(matched)).unwrap_or_default();
+    let valid = if has_escapes(matched) { without_invalid(matched) } else { matched.to_owned() };
     let has = [
         has_escapes(matched) && matched.contains("%2F"),
         has_byte(b'\\'),
         has_byte(b';'),
         matched.ends_with('\n'),
-        has_escapes(matched) && unread != matched,
+        valid != matched,
     ];
     let liberties = (1..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters, line, invalid]: [bool; 5]| {
-        let mut path = if invalid { unread.clone() } else { matched.to_owned() };
+        let mut path = if invalid { valid.clone() } else { matched.to_owned() };
         if line {
             path.truncate(path.trim_end_matches('\n').len());
         }
@@ -228,12 +232,9 @@ mod tests {
             ("/b/c/...", "/b/c/..."),
             // The path isn't merged.
             ("/a//../b", "/a/b"),
-            ("/a/..//b", "/b"),
+            ("/a/..//b", "//b"),
             ("/a///../../b", "/a/b"),
-            ("//..//..//b/", "/b/"),
-            // What follows may be taken for a host.
-            ("//a/b//", "/a/b//"),
-            ("///", "/"),
+            ("//..//..//b/", "//b/"),
             // Encoded dots, and what only looks like them.
             ("/a/%2e%2E/b", "/b"),
             ("/a/.%2e/%2E/b", "/b"),
@@ -324,6 +325,18 @@ mod tests {
         assert_eq!(others("/a%ff;x"), ["/a%FF", "/a;x", "/a"]);
         // Servers that decode twice are not covered.
         assert_eq!(others("/a%252fb"), [""; 0]);
+    }
+
+    #[test]
+    fn paths_behind_a_host_are_found() {
+        for (path, expected) in
+            [("//a/b/../c", "/c"), ("/\\a\\b", "/b"), ("///a/b/", "/b"), ("//a", "/"), ("//", "/")]
+        {
+            assert_eq!(behind_host(path).as_deref(), Some(expected), "{path}");
+        }
+        for path in ["/a//b", "/a\\b", "/", "/%2Fa/b"] {
+            assert_eq!(behind_host(path), None, "{path}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
+use hyper::Method;
 use ipnet::IpNet;
 
 use super::Check;
@@ -266,13 +267,14 @@ impl Check<'_, '_> {
         prefixes: Prefixes,
     ) -> Option<Vec<String>> {
         let values = read_key(written, key, prefixes).and_then(|values| {
-            let is_small = |(value, part): (&String, &KeyPart)| {
-                *part == KeyPart::Method && value.bytes().any(|b| b.is_ascii_lowercase())
+            let is_never_counted = |(value, part): (&String, &KeyPart)| {
+                let counted = |method: &Method| KeyPart::method_value(method) == value;
+                *part == KeyPart::Method && value != "other" && !value.parse().is_ok_and(|method| counted(&method))
             };
-            match values.iter().zip(key).any(is_small) {
-                true => {
-                    Err(format!("`{written}` can never apply\nwrite methods in capital letters: \"GET\""))
-                }
+            match values.iter().zip(key).any(is_never_counted) {
+                true => Err(format!(
+                    "`{written}` can never apply\nwrite a method of HTTP in capital letters, such as \"GET\", or \"other\", as which all others are counted"
+                )),
                 false => Ok(values),
             }
         });

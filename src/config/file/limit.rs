@@ -31,7 +31,8 @@ pub(in crate::config) struct LimitTable {
     pub name: Option<Spanned<String>>,
     /// Properties of a request that identify the caller, one or a list: `"ip"`, `"header:NAME"`,
     /// `"cookie:NAME"`, `"query:NAME"`, `"path:PARAM"`, `"jwt:CLAIM"`, `"host"`, `"method"`, `"route"`,
-    /// `"descriptor:KEY"` for descriptors, or `"global"`. With a list, each combination of values is counted by itself. Required.
+    /// `"descriptor:KEY"` for descriptors, or `"global"`. With a list, each combination of values is counted by itself. Methods other
+    /// than those of HTTP (RFC 9110) and PATCH are counted together, as `other`. Required.
     pub key: Option<Spanned<ValueList<KeyPart>>>,
     /// Permits per time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. For `"concurrency"`,
     /// the permits in use at a time: `"20"`. With `calendar`: `"10000/month"`. Required.

@@ -79,6 +79,13 @@ fn every_kind_of_key_has_its_text() {
 }
 
 #[test]
+fn methods_that_clients_invent_are_counted_together() {
+    for (sent, counted) in [("GET", "GET"), ("PATCH", "PATCH"), ("PROPFIND", "other"), ("FOO1", "other")] {
+        assert_eq!(KeyPart::method_value(&sent.parse().unwrap()), counted);
+    }
+}
+
+#[test]
 fn keys_that_a_program_makes_are_those_of_the_file() {
     let (name, value) = (header::HeaderName::from_static("x-key"), "test".parse().unwrap());
     let by_header = key("key = \"header:x-key\"", &[("x-key", "test")], "");
