@@ -408,7 +408,7 @@ impl Batcher {
             for waiting in &batch {
                 call.push(&waiting.operation);
             }
-            let answer = call::run(&self.connection(), &call, lane.manner, self.link.timeout).await;
+            let answer = call::run(&self.connection(), &call, lane.manner, sent, self.link.timeout).await;
             let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
             let took = sent.elapsed();
             self.link.calls.observe_time(took);

@@ -37,18 +37,18 @@ impl From<FailedCall> for StoreError {
 /// The answer to a command, and the error if the replicas don't have what it wrote.
 pub(super) type Answered = (Value, Option<Error>);
 
-/// Runs the script once, and says what it answered. What is seldom done is on the heap, since the task of
+/// Runs the script once, at this time, and says what it answered. What is seldom done is on the heap, since the task of
 /// a call is copied when it is made.
 pub(super) async fn run(
     connection: &Connection,
     call: &Call,
     manner: Manner,
+    sent: Instant,
     timeout: Duration,
 ) -> Result<ScriptReply, FailedCall> {
     let (keys, list) = call.encode();
     let sha = Bytes::from_static(script::SHA.as_bytes());
     let source = Bytes::from_static(script::SOURCE.as_bytes());
-    let sent = Instant::now();
     let by_sha = send(connection, manner, "EVALSHA", values(sha, &keys, list.clone()), timeout).await;
     let answer = match by_sha {
         // Nothing ran. EVAL loads the script, too.

@@ -117,7 +117,7 @@ impl Node {
             // Boxed, because it is large and runs once.
             Box::pin(link.test(&connection)).await;
             let sent = Instant::now();
-            call::run(&connection, &Call::default(), Manner::Together, CONNECT_TIMEOUT).await?;
+            call::run(&connection, &Call::default(), Manner::Together, sent, CONNECT_TIMEOUT).await?;
             link.meet();
             Ok::<_, StoreError>(sent.elapsed())
         };

@@ -88,7 +88,8 @@ struct Probed {
 async fn probe_all(link: &Link) -> Vec<Probed> {
     let probes = link.batchers().into_iter().map(|batcher| async {
         let (connection, wait) = (batcher.connection(), link.timeout.max(PROBE_WAIT));
-        let answers = call::run(&connection, &Call::default(), Manner::Together, wait).await.is_ok();
+        let answers =
+            call::run(&connection, &Call::default(), Manner::Together, Instant::now(), wait).await.is_ok();
         Probed { batcher, answers, is_connected: connection.is_connected() }
     });
     join_all(probes).await
