@@ -249,11 +249,12 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
-        if let Some(path) = path::behind_host(&target.forwarded)
-            && let Some(behind) = self.routes.find(&target.view(parts, &path, claims))
-            && !behind.route.limits.iter().all(|limit| found.route.counts_as(limit))
-        {
-            return Err(Rejection::PathAmbiguous);
+        for path in path::behind_host(&target.forwarded) {
+            let behind = self.routes.find(&target.view(parts, &path, claims));
+            let limits = behind.iter().flat_map(|behind| &behind.route.limits);
+            if limits.into_iter().any(|limit| !found.route.counts_as(limit)) {
+                return Err(Rejection::PathAmbiguous);
+            }
         }
         if target.readings.is_empty() {
             return Ok(None);

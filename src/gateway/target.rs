@@ -91,7 +91,7 @@ impl<'r> Target<'r> {
     /// # Errors
     /// The path is too long, or an upstream might leave the directory where the route puts it.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
-        if path::climbs(path) {
+        if path::climbs(path) || !path::behind_host(path).is_empty() {
             return Err(Rejection::TargetInvalid);
         }
         self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
@@ -219,6 +219,17 @@ mod tests {
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let read = Target::read(&parts, EscapedSlashes::Reject);
             assert_eq!(!matches!(read, Err(Rejection::MethodInvalid)), is_valid, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_rewritten_path_stays_on_the_upstream() {
+        let (parts, ()) = Request::get("/").header(HOST, "a").body(()).unwrap().into_parts();
+        let target = Target::read(&parts, EscapedSlashes::Reject).unwrap();
+        for (path, is_valid) in
+            [("/a/b", true), ("/a/\\b", true), ("/\\x/a", false), ("//x/a", false), ("/a/../b", false)]
+        {
+            assert_eq!(target.rewritten_uri(path, &parts.uri).is_ok(), is_valid, "{path}");
         }
     }
 

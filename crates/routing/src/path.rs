@@ -43,9 +43,16 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Returns the [`matched`] path that servers see which resolve a [`forwarded`] one as a reference, as browsers do: behind `//` or `/\`,
-/// they take the first segment for a host (WHATWG URL, section 4.4). `None` if it begins otherwise.
-pub fn behind_host(forwarded: &str) -> Option<String> {
+/// Returns the [`matched`] paths that servers see which resolve a [`forwarded`] one as a reference, as browsers do: behind `//` or `/\`,
+/// they take the first segment for a host (WHATWG URL, section 4.4). Empty if it begins otherwise.
+pub fn behind_host(forwarded: &str) -> Vec<String> {
+    let Some(path) = resolved(forwarded) else { return Vec::new() };
+    let mut paths = readings(&path);
+    paths.push(path);
+    paths
+}
+
+fn resolved(forwarded: &str) -> Option<String> {
     let is_slash = |c: char| matches!(c, '/' | '\\');
     let host =
         forwarded.strip_prefix('/').filter(|rest| rest.starts_with(is_slash))?.trim_start_matches(is_slash);
@@ -95,15 +102,12 @@ pub fn readings(matched: &str) -> Vec<String> {
         has_escapes(matched) && matched.contains("%2F"),
         has_byte(b'\\'),
         has_byte(b';'),
-        matched.ends_with('\n'),
+        matched.ends_with('\n') || matched.contains("\n;"),
         valid != matched,
     ];
     let liberties = (1..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters, line, invalid]: [bool; 5]| {
         let mut path = if invalid { valid.clone() } else { matched.to_owned() };
-        if line {
-            path.truncate(path.trim_end_matches('\n').len());
-        }
         if escaped {
             path = path.replace("%2F", "/");
         }
@@ -113,6 +117,9 @@ pub fn readings(matched: &str) -> Vec<String> {
         if parameters {
             let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
             path = segments.collect::<Vec<_>>().join("/");
+        }
+        if line {
+            path.truncate(path.trim_end_matches('\n').len());
         }
         self::matched(&forwarded(&path)).into_owned()
     };
@@ -323,19 +330,26 @@ mod tests {
         assert_eq!(others("/a%0ab"), [""; 0]);
         assert_eq!(others("/a%ff%25b"), ["/a%25b"]);
         assert_eq!(others("/a%ff;x"), ["/a%FF", "/a;x", "/a"]);
+        assert_eq!(others("/a%0a;x"), ["/a\n", "/a\n;x", "/a"]);
         // Servers that decode twice are not covered.
         assert_eq!(others("/a%252fb"), [""; 0]);
     }
 
     #[test]
     fn paths_behind_a_host_are_found() {
-        for (path, expected) in
-            [("//a/b/../c", "/c"), ("/\\a\\b", "/b"), ("///a/b/", "/b"), ("//a", "/"), ("//", "/")]
-        {
-            assert_eq!(behind_host(path).as_deref(), Some(expected), "{path}");
-        }
-        for path in ["/a//b", "/a\\b", "/", "/%2Fa/b"] {
-            assert_eq!(behind_host(path), None, "{path}");
+        for (path, expected) in [
+            ("//a/b/../c", &["/c"][..]),
+            ("/\\a\\b", &["/b"]),
+            ("///a/b/", &["/b"]),
+            ("//a", &["/"]),
+            ("//", &["/"]),
+            ("//a/b;c", &["/b", "/b;c"]),
+            ("/a//b", &[]),
+            ("/a\\b", &[]),
+            ("/", &[]),
+            ("/%2Fa/b", &[]),
+        ] {
+            assert_eq!(behind_host(path), expected, "{path}");
         }
     }
 

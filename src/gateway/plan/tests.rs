@@ -235,6 +235,8 @@ fn a_request_has_one_plan() {
         ("GET a //files/orders/7", "files path-ambiguous"),
         ("GET a /\\files\\orders/7", "- no-route"),
         ("GET a //orders/files/7", "- no-route"),
+        ("GET a //files/orders/7%0a", "files path-ambiguous"),
+        ("POST a /orders/\\x", "posted [order path:id=x] upstream 0 /v2/\\x"),
         ("GET a //orders/7/", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
         ("GET a /orders/7%0a", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
         ("GET a /orders/7%ff", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),

@@ -65,7 +65,6 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
         readings.add(value[..nul].to_vec())?;
     }
     readings.add(trimmed(&value).to_vec())?;
-    readings.add_as_utf8(&value)?;
     readings.add(percent_decoded(sent))?;
     if is_undecodable(sent) {
         let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });

@@ -38,14 +38,6 @@ impl<'r> Readings<'r> {
         Ok(())
     }
 
-    /// Adds a value with U+FFFD for what isn't UTF-8, as which many servers read it.
-    pub(super) fn add_as_utf8(&mut self, value: &[u8]) -> Result<(), TooManyReadings> {
-        match String::from_utf8_lossy(value) {
-            Cow::Owned(replaced) => self.add(replaced.into_bytes()),
-            Cow::Borrowed(_) => Ok(()),
-        }
-    }
-
     /// Adds that some servers find no value, if none has been found yet.
     pub(super) fn add_missing(&mut self) {
         if self.0.is_empty() {
@@ -152,7 +144,6 @@ pub(super) fn field_value(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
     for trimmed in without_wide_spaces(text).into_iter().flatten() {
         readings.add(trimmed)?;
     }
-    readings.add_as_utf8(text)?;
     Ok(readings)
 }
 
@@ -230,10 +221,9 @@ mod tests {
     fn white_space_outside_ascii_may_be_trimmed() {
         for (text, readings) in [
             (&b"k1"[..], &[&b"k1"[..]][..]),
-            (b"k\xA01", &[b"k\xA01", "k\u{FFFD}1".as_bytes()]),
-            (b"\x85k1\xA0", &[b"\x85k1\xA0", b"k1", "\u{FFFD}k1\u{FFFD}".as_bytes()]),
+            (b"k\xA01", &[b"k\xA01"]),
+            (b"\x85k1\xA0\xA0", &[b"\x85k1\xA0\xA0", b"k1"]),
             (b"k1\xC2\xA0", &[b"k1\xC2\xA0", b"k1", b"k1\xC2"]),
-            (b"k1\xFF!", &[b"k1\xFF!", "k1\u{FFFD}!".as_bytes()]),
         ] {
             let values = field_value(text).unwrap().into_values();
             assert!(values.iter().flatten().eq(readings), "{values:?}");

@@ -111,8 +111,8 @@ pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
-/// Returns true for the base64 of a name and a password that all known servers read alike, as encoders write it: of visible ASCII with
-/// one colon, and without a `%` and a `+`.
+/// Returns true for the base64 of a name and a password that all known servers read alike, as encoders write it: with one
+/// colon, and without control characters, a space, a `%` and a `+`.
 ///
 /// # Examples
 ///
@@ -132,7 +132,7 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
     text.len().is_multiple_of(4)
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
-        && bytes(digits).filter(|byte| matches!(byte, 0..=b' ' | b':' | b'%' | b'+' | 0x7F..)).eq(*b":")
+        && bytes(digits).filter(|byte| matches!(byte, 0..=b' ' | b':' | b'%' | b'+')).eq(*b":")
 }
 
 fn sextet(byte: u8) -> Option<u8> {
