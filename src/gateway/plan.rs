@@ -250,9 +250,9 @@ impl Planner {
         claims: &'t Claims<'_>,
     ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
         for path in path::behind_host(&target.forwarded) {
-            let behind = self.routes.find(&target.view(parts, &path, claims));
-            let limits = behind.iter().flat_map(|behind| &behind.route.limits);
-            if limits.into_iter().any(|limit| !found.route.counts_as(limit)) {
+            if let Some(behind) = self.routes.find(&target.view(parts, &path, claims))
+                && !behind.route.limits.iter().all(|limit| found.route.counts_as(limit, behind.route))
+            {
                 return Err(Rejection::PathAmbiguous);
             }
         }
@@ -320,10 +320,15 @@ impl<'g, 't> Routed<'g, 't> {
 }
 
 impl Route {
-    /// Returns true if the route has this limit, which counts its requests alike whatever their path is.
-    fn counts_as(&self, limit: &Rule) -> bool {
-        let is_by_path = limit.config().key.iter().any(|part| matches!(part, KeyPart::Path(_)));
-        !is_by_path && self.limits.iter().any(|own| own.limit().name() == limit.limit().name())
+    /// Returns true if this route counts a request by a limit of another one as that does, whatever the path is.
+    fn counts_as(&self, limit: &Rule, other: &Self) -> bool {
+        let depends = |part: &KeyPart| match part {
+            KeyPart::Path(_) => true,
+            KeyPart::Route => self.name != other.name,
+            _ => false,
+        };
+        !limit.config().key.iter().any(depends)
+            && self.limits.iter().any(|own| own.limit().name() == limit.limit().name())
     }
 
     /// Returns the next step for a request with this target.
