@@ -210,17 +210,16 @@ pub type Standings = SmallVec<[Standing; 1]>;
 /// # }
 /// ```
 pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
-    let is_of_same = |one: &Standing, other: &Standing| Arc::ptr_eq(&one.limit, &other.limit);
-    let is_first = move |(at, standing): &(usize, &Standing)| {
-        !standings[..*at].iter().any(|before| is_of_same(before, standing))
-    };
-    let tighter = |one, other| if is_tighter(other, one) { other } else { one };
-    let firsts = standings.iter().enumerate().filter(is_first);
-    firsts.filter_map(move |(at, first)| {
-        standings[at..].iter().filter(|standing| is_of_same(standing, first)).reduce(tighter)
-    })
-}
-
-fn is_tighter(one: &Standing, other: &Standing) -> bool {
-    other.tightness().total_cmp(&one.tightness()).is_lt()
+    // Most requests have one limit.
+    let (alone, several) =
+        if standings.len() < 2 { standings.split_at(standings.len()) } else { standings.split_at(0) };
+    let mut tightest: SmallVec<[&Standing; 2]> = SmallVec::new();
+    for standing in several {
+        match tightest.iter_mut().find(|known| Arc::ptr_eq(&known.limit, &standing.limit)) {
+            None => tightest.push(standing),
+            Some(known) if known.tightness().total_cmp(&standing.tightness()).is_lt() => *known = standing,
+            Some(_) => {}
+        }
+    }
+    alone.iter().chain(tightest)
 }
