@@ -145,7 +145,7 @@ impl Gateway {
     /// Writes a new request id into an answer, if responses have one.
     fn state_new_id(&self, answer: &mut Written) {
         if self.request_id {
-            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Text(headers::new_id()));
+            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Ready(&headers::new_request_id()));
         }
     }
 

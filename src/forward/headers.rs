@@ -230,15 +230,10 @@ pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     is_safe.then_some(id)
 }
 
-/// Returns an id of 128 random bits, as hexadecimal digits.
-pub fn new_id() -> String {
-    let digits = text::hex::<32>(fastrand::u128(..).to_be_bytes());
-    str::from_utf8(&digits).expect("digits are ASCII").to_owned()
-}
-
-/// Returns a new id as a field's value.
+/// Returns an id of 128 random bits.
 pub fn new_request_id() -> HeaderValue {
-    let mut id = value(new_id());
+    let id = text::hex::<32>(fastrand::u128(..).to_be_bytes());
+    let mut id = HeaderValue::from_bytes(&id).expect("digits");
     // HPACK would put it into its table, in the place of fields that come again (RFC 7541, section 7.1.3).
     id.set_sensitive(true);
     id
