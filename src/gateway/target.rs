@@ -89,9 +89,9 @@ impl<'r> Target<'r> {
     /// Returns the target for the upstream with a rewritten path.
     ///
     /// # Errors
-    /// The path is too long, or an upstream might leave the directory where the route puts it.
+    /// The path is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
-        if path::climbs(path) || !path::behind_host(path).is_empty() {
+        if path::climbs(path) || path::begins_with_host(path) {
             return Err(Rejection::TargetInvalid);
         }
         self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)

@@ -43,21 +43,24 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Returns the [`matched`] paths that servers see which resolve a [`forwarded`] one as a reference, as browsers do: behind `//` or `/\`,
-/// they take the first segment for a host (WHATWG URL, section 4.4). Empty if it begins otherwise.
+/// Returns true if servers that resolve a path as a reference, as browsers do, take its first segment for a host: behind `//` or `/\`
+/// (WHATWG URL, section 4.4).
+pub fn begins_with_host(path: &str) -> bool {
+    path.starts_with("//") || path.starts_with("/\\")
+}
+
+/// Returns the [`matched`] paths that such servers see behind the host, if a [`forwarded`] path begins with one.
 pub fn behind_host(forwarded: &str) -> Vec<String> {
-    let Some(path) = resolved(forwarded) else { return Vec::new() };
+    if !begins_with_host(forwarded) {
+        return Vec::new();
+    }
+    let is_slash = |c: char| matches!(c, '/' | '\\');
+    let host = forwarded.trim_start_matches(is_slash);
+    let path = host.find(is_slash).map_or("/", |end| &host[end..]).replace('\\', "/");
+    let path = matched(&self::forwarded(&path)).into_owned();
     let mut paths = readings(&path);
     paths.push(path);
     paths
-}
-
-fn resolved(forwarded: &str) -> Option<String> {
-    let is_slash = |c: char| matches!(c, '/' | '\\');
-    let host =
-        forwarded.strip_prefix('/').filter(|rest| rest.starts_with(is_slash))?.trim_start_matches(is_slash);
-    let path = host.find(is_slash).map_or("/", |end| &host[end..]).replace('\\', "/");
-    Some(matched(&self::forwarded(&path)).into_owned())
 }
 
 /// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
@@ -97,7 +100,7 @@ pub fn readings(matched: &str) -> Vec<String> {
         return Vec::new();
     }
     let has_byte = |byte| matched.as_bytes().contains(&byte);
-    let valid = if has_escapes(matched) { without_invalid(matched) } else { matched.to_owned() };
+    let valid = without_invalid(matched);
     let has = [
         has_escapes(matched) && matched.contains("%2F"),
         has_byte(b'\\'),

@@ -9,7 +9,9 @@ use tollgate_limiter::key::credentials::{
     BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
 };
 
-use super::readings::{Readings, TooManyReadings, form_decoded, has_encoded_word, percent_decoded};
+use super::readings::{
+    Readings, TooManyReadings, form_decoded, has_encoded_word, percent_decoded, without_blanks,
+};
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
@@ -104,10 +106,12 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
             return Err(TooManyReadings);
         }
         return all.try_for_each(|decoded| match decoded.contains(&b':') {
-            // The name isn't UTF-8 or has control characters. Few decoders stop there, and no cut of it is sure to be one client's.
-            true if !begins_with_name(&decoded) => readings.add(joined(BASIC, &encoded(&decoded))),
-            false if !decoded.is_empty() && !is_parameter(text) => add_name_and_password(readings, &decoded),
-            _ => Ok(()),
+            // The header of a JWT.
+            true if begins_with_name(&decoded) => Ok(()),
+            // The name isn't UTF-8 or has control characters. No cut of it is sure to be one client's.
+            true => readings.add(joined(BASIC, &encoded(&decoded))),
+            false if decoded.is_empty() || is_parameter(text) => Ok(()),
+            false => add_name_and_password(readings, &decoded),
         });
     }
     all.try_for_each(|decoded| add_name_and_password(readings, &decoded))?;
@@ -155,13 +159,6 @@ fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<
         }
     }
     Ok(())
-}
-
-/// Returns a text without the bytes up to the space around it, as Java trims it.
-fn without_blanks(text: &[u8]) -> &[u8] {
-    let start = text.iter().position(|byte| *byte > b' ').unwrap_or(text.len());
-    let end = text.iter().rposition(|byte| *byte > b' ').map_or(start, |last| last + 1);
-    &text[start..end]
 }
 
 /// Returns true if a text begins with a name that Basic can have (RFC 7617, section 2: without control characters) and a colon.

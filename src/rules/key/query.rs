@@ -2,6 +2,7 @@
 
 use super::readings::{
     Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match, percent_decoded,
+    without_blanks,
 };
 
 /// Reads a query parameter, without an allocation if there is one plain value.
@@ -79,11 +80,7 @@ fn trimmed(value: &[u8]) -> &[u8] {
     let is_blank = |c: char| c <= ' ' || c.is_whitespace() || is_invisible(c);
     match str::from_utf8(value) {
         Ok(text) => text.trim_matches(is_blank).as_bytes(),
-        Err(_) => {
-            let start = value.iter().position(|byte| *byte > b' ').unwrap_or(value.len());
-            let end = value.iter().rposition(|byte| *byte > b' ').map_or(start, |last| last + 1);
-            &value[start..end]
-        }
+        Err(_) => without_blanks(value),
     }
 }
 

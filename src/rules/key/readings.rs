@@ -118,6 +118,13 @@ pub(super) fn is_undecodable(text: &[u8]) -> bool {
     text.contains(&b'%') && (!escapes.all(is_escape) || str::from_utf8(&percent_decoded(text)).is_err())
 }
 
+/// A text without the control characters and spaces around it, as Java trims it.
+pub(super) fn without_blanks(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| *byte > b' ').unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| *byte > b' ').map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
 /// The texts that are left when white space outside ASCII is taken off, as Python and JavaScript do it: of UTF-8, and
 /// of Latin-1, as which both may see a header.
 pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {

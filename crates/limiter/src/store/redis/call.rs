@@ -37,8 +37,8 @@ impl From<FailedCall> for StoreError {
 /// The answer to a command, and the error if the replicas don't have what it wrote.
 pub(super) type Answered = (Value, Option<Error>);
 
-/// Runs the script once, at this time, and says what it answered. What is seldom done is on the heap, since the task of
-/// a call is copied when it is made.
+/// Runs the script once, and says what it answered. `sent` is the time, which callers have just read. What is seldom done is on the
+/// heap, since the task of a call is copied when it is made.
 pub(super) async fn run(
     connection: &Connection,
     call: &Call,
