@@ -357,6 +357,31 @@ pub enum Terms {
     Refuses(Refusal),
 }
 
+impl Terms {
+    /// Combines the terms of a limit for two readings of a request: a refusal prevails, then keys, then that the limit skips it. It is
+    /// exempt if both are.
+    ///
+    /// A key that both have is counted once, at the higher cost.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Counts(mut asks), Self::Counts(others)) => {
+                let cost = |ask: &Ask| (ask.permits(), ask.settles());
+                for other in others {
+                    match asks.iter().position(|ask| ask.key() == other.key()) {
+                        None => asks.push(other.reading(asks.len() as u16)),
+                        Some(at) if cost(&asks[at]) < cost(&other) => asks[at] = other.reading(at as u16),
+                        Some(_) => {}
+                    }
+                }
+                Self::Counts(asks)
+            }
+            (one, Self::Exempts { .. }) | (Self::Exempts { .. }, one) => one,
+            (one, Self::Skips) | (Self::Skips, one) => one,
+            (Self::Counts(_), refused) | (refused, _) => refused,
+        }
+    }
+}
+
 /// Something else than one integer of 1 to 2^31 - 1.
 #[derive(Debug)]
 pub(crate) struct NotACost;

@@ -254,20 +254,30 @@ fn what_servers_may_read_in_a_path_is_told() {
     let folder = folder(&FILE.replace("\"reject\"", "\"keep\""));
     let host = "http://api.example.com";
     for (path, route, code, readings) in [
-        ("/v1/orders;v/7", "orders", None, &[("/v1/orders/7", Some("order"))][..]),
-        ("/v1;x/orders/7", "", Some("no-route"), &[("/v1/orders/7", Some("order"))]),
+        (
+            "/v1/orders;v/7",
+            "orders",
+            None,
+            &[("/v1/orders", Some("orders")), ("/v1/orders/7", Some("order"))][..],
+        ),
+        ("/v1;x/orders/7", "", Some("no-route"), &[("/v1", Some("orders")), ("/v1/orders/7", Some("order"))]),
         (
             "/v1/orders;x%5C7",
             "orders",
-            Some("path-ambiguous"),
+            None,
             &[
                 ("/v1/orders", Some("orders")),
                 ("/v1/orders/7", Some("order")),
                 ("/v1/orders;x/7", Some("orders")),
             ],
         ),
-        ("/v1/orders/..;/a", "orders", Some("path-ambiguous"), &[("/v1/a", Some("orders"))]),
-        ("/v1/..;/a", "orders", Some("path-ambiguous"), &[("/a", None)]),
+        (
+            "/v1/orders/..;/a",
+            "orders",
+            Some("path-ambiguous"),
+            &[("/v1", Some("orders")), ("/v1/a", Some("orders"))],
+        ),
+        ("/v1/..;/a", "orders", Some("path-ambiguous"), &[("/", None), ("/a", None)]),
     ] {
         let explained = json(&folder, &["GET", &format!("{host}{path}")]);
         assert_eq!(explained["route"]["name"].as_str().unwrap_or_default(), route, "{path}");

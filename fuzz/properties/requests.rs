@@ -55,8 +55,8 @@ pub fn path(bytes: &[u8]) {
     }
     assert_eq!(normal(&escaped), matched);
     assert_eq!(normal(&format!("{matched}/.//")), matched);
-    for reading in path::readings(&matched) {
-        assert_eq!(normal(&reading), reading);
+    for reading in path::readings(&sent, &matched).unwrap_or_default() {
+        assert!(normal(&reading) == reading && reading != matched, "{reading}");
     }
 
     assert_templates_keep_path(&sent, &matched, &text);

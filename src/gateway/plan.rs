@@ -5,10 +5,11 @@
 //! routes, limits and keys.
 //!
 //! ```text
-//! Target::read             host, path as forwarded, path as matched, other readings of the path
-//! Planner::route           the most specific route
-//! Planner::other_reading   the route that another reading of the path takes
-//! Planner::plan            all of these; then the next step, the limits of both routes, and each limit's terms
+//! Target::read              host, path as forwarded, path as matched, other readings of the path
+//! Planner::route            the most specific route
+//! Planner::other_routes     the routes that other readings of the path take
+//! Planner::plan             all of these; then the next step, the limits of all routes, and each limit's terms
+//! Planner::check_rewritten  a rewritten path whose other readings would escape limits is rejected
 //! ```
 
 pub(crate) mod descriptors;
@@ -16,7 +17,7 @@ pub(crate) mod descriptors;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    iter,
+    iter, mem,
     sync::Arc,
     time::Duration,
 };
@@ -30,7 +31,8 @@ use hyper::{
 use smallvec::SmallVec;
 use tollgate_limiter::Refusal;
 use tollgate_routing::{
-    Found, Pattern, Table, path,
+    Found, Matcher, Pattern, Table,
+    path::{self, TooManyReadings},
     template::{Location, Template},
 };
 
@@ -41,7 +43,7 @@ use crate::{
     rules::{
         Rule, Terms,
         key::{
-            Subject,
+            MOST_READINGS, Subject,
             jwt::{Claims, TokenFault},
         },
     },
@@ -101,7 +103,7 @@ pub(crate) struct Plan<'g> {
     /// The pattern of the route's path.
     pub(crate) pattern: &'g Pattern,
     pub(crate) aim: Aim<'g>,
-    /// The limits of the route, and of the route that another reading of the path takes.
+    /// The limits of the route, and of the routes that other readings of the path take.
     pub(crate) limits: Cow<'g, [Arc<Rule>]>,
     /// The terms of these limits for the request, in the same order.
     pub(crate) terms: SmallVec<[Terms; 1]>,
@@ -125,11 +127,16 @@ pub(crate) struct Unplanned<'g> {
     pub(crate) route: Option<&'g Route>,
 }
 
-/// The route of a request, and the route that another reading of its path takes.
+/// The routes that servers may see in the path of a request.
 struct Routed<'g, 't> {
+    /// The route that the request takes.
     found: Found<'g, 't, Route>,
-    other: Option<Found<'g, 't, Route>>,
+    /// The other routes that have limits or require a token.
+    others: Vec<Found<'g, 't, Route>>,
 }
+
+/// The limits of all routes that servers may see in a path, and their terms for the request, in the same order.
+type LimitsWithTerms<'g> = (Cow<'g, [Arc<Rule>]>, SmallVec<[Terms; 1]>);
 
 impl Responder {
     /// Returns the source of the responses of a route with this action.
@@ -190,8 +197,8 @@ impl Planner {
     /// Returns the plan of a request from this client, with the claims of its verified token.
     ///
     /// # Errors
-    /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has readings that
-    /// would be limited differently, or it lacks the token that its route requires. Its token can't be verified now, or isn't the
+    /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has too many readings or
+    /// one that leaves its directory, or it lacks the token that a route requires. Its token can't be verified now, or isn't the
     /// only one, and a route asked for its claims.
     pub(crate) fn plan<'g>(
         &'g self,
@@ -204,22 +211,29 @@ impl Planner {
         let (route, pattern) = (found.route, found.pattern());
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
-        let other = self.other_reading(&found, parts, &target, claims).map_err(rejected)?;
-        let routed = Routed { found, other };
+        let others = self.other_routes(&found, parts, &target, claims).map_err(rejected)?;
+        let routed = Routed { found, others };
         routed.check_token(claims).map_err(rejected)?;
-        let limits = routed.limits();
-        let subject = Subject {
-            client: client.address,
-            method: &parts.method,
-            host: &target.host,
-            query: target.query,
-            headers: &parts.headers,
-            peer_is_trusted: client.peer_is_trusted,
-            claims,
-            route: routed.name(),
-            parameter: &|name| routed.parameter(name),
+        let terms_of = |found: &Found<'_, '_, Route>| {
+            let subject = Subject {
+                client: client.address,
+                method: &parts.method,
+                host: &target.host,
+                query: target.query,
+                query_in_path: &target.query_in_path,
+                headers: &parts.headers,
+                peer_is_trusted: client.peer_is_trusted,
+                claims,
+                route: &found.route.name,
+                parameter: &|name| found.param(name),
+            };
+            found.route.limits.iter().map(|rule| rule.terms(&subject)).collect()
         };
-        let terms = limits.iter().map(|rule| rule.terms(&subject)).collect();
+        let (limits, terms) = routed.limits(terms_of).map_err(rejected)?;
+        if let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim) {
+            let is_covered = |other: &Route| other.is_covered_by(&limits, route.requires);
+            self.check_rewritten(rewrite, uri.path(), split, is_covered).map_err(rejected)?;
+        }
         Ok(Plan { route, pattern, aim, limits, terms })
     }
 
@@ -237,58 +251,92 @@ impl Planner {
         found.ok_or_else(|| claims.doubt().map_or(Rejection::NoRoute, Rejection::ClaimsUnknown).into())
     }
 
-    /// Returns the route that an upstream may see in another reading of the path.
+    /// Returns the routes with limits or a required token that servers may see in other readings of the path.
     ///
     /// # Errors
-    /// Several readings are limited differently, or the path behind what may be a host has other limits. Or a reading leaves its parent
-    /// directory, so that a limit by a part of the path could be made to count for anything.
-    fn other_reading<'g, 't>(
+    /// A reading leaves its parent directory, so that a limit by a part of the path could be made to count for anything.
+    fn other_routes<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
         parts: &'t Parts,
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
-    ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
-        for path in path::behind_host(&target.forwarded) {
-            if let Some(behind) = self.routes.find(&target.view(parts, &path, claims))
-                && !behind.route.limits.iter().all(|limit| found.route.counts_as(limit, behind.route))
-            {
+    ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
+        let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
+        for reading in &target.readings {
+            let other = self.routes.find(&target.view(parts, reading, claims));
+            let is_new = |other: &Found<'_, '_, Route>| {
+                !iter::once(found).chain(&others).any(|known| known.is_alike(other))
+            };
+            let other = other.filter(|other| other.route.is_protected()).filter(is_new);
+            others.extend(other);
+        }
+        let is_protected = found.route.is_protected() || !others.is_empty();
+        if !target.readings.is_empty() && is_protected && path::climbs(&target.forwarded) {
+            return Err(Rejection::PathClimbs);
+        }
+        Ok(others)
+    }
+
+    /// Checks that servers which read a rewritten path differently find no resource there whose protection the request escapes, where
+    /// `is_covered` returns true for routes whose limits and token the request has anyway.
+    ///
+    /// # Errors
+    /// They may find what another route to the same upstream protects, and what plain parameters couldn't yield.
+    fn check_rewritten(
+        &self,
+        rewrite: &Template,
+        path: &str,
+        split: &Split,
+        is_covered: impl Fn(&Route) -> bool,
+    ) -> Result<(), Rejection> {
+        let readings = path::readings(path, &path::matched(path));
+        let readings = readings.map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
+        for reading in readings.iter().filter(|reading| !rewrite.yields(reading)) {
+            let escapes = |(matcher, other): &(Matcher, Route)| {
+                other.may_yield(matcher, reading, split) && !is_covered(other)
+            };
+            if self.routes.routes().any(escapes) {
                 return Err(Rejection::PathAmbiguous);
             }
         }
-        if target.readings.is_empty() {
-            return Ok(None);
-        }
-        let routed = |reading| self.routes.find(&target.view(parts, reading, claims));
-        let mut others = target.readings.iter().map(String::as_str).filter_map(routed);
-        let other = others.next();
-        if !others.all(|another| other.as_ref().is_some_and(|other| limited_alike(other, &another))) {
-            return Err(Rejection::PathAmbiguous);
-        }
-        let is_limited = iter::once(found).chain(&other).any(|found| !found.route.limits.is_empty());
-        if is_limited && path::climbs(&target.forwarded) {
-            return Err(Rejection::PathClimbs);
-        }
-        Ok(other)
+        Ok(())
     }
 }
 
-impl<'g, 't> Routed<'g, 't> {
-    /// Returns the limits of both routes, so that no spelling of a path escapes a limit.
-    fn limits(&self) -> Cow<'g, [Arc<Rule>]> {
+impl<'g> Routed<'g, '_> {
+    /// Returns the limits of all routes, so that no spelling of a path escapes a limit, where `terms_of` returns the terms of a route's.
+    ///
+    /// # Errors
+    /// A limit would count the request for too many keys.
+    fn limits(
+        &self,
+        terms_of: impl Fn(&Found<'_, '_, Route>) -> SmallVec<[Terms; 1]>,
+    ) -> Result<LimitsWithTerms<'g>, Rejection> {
         let mut limits = Cow::Borrowed(&*self.found.route.limits);
-        for limit in self.other.iter().flat_map(|other| &other.route.limits) {
-            let same = limits.iter().position(|known| known.limit().name() == limit.limit().name());
-            match same {
-                None => limits.to_mut().push(limit.clone()),
-                // The routes may state different costs.
-                Some(at) if limit.fixed_cost() > limits[at].fixed_cost() => {
-                    limits.to_mut()[at] = limit.clone();
+        let mut terms = terms_of(&self.found);
+        for other in &self.others {
+            for (limit, more) in other.route.limits.iter().zip(terms_of(other)) {
+                match limits.iter().position(|known| known.limit().name() == limit.limit().name()) {
+                    None => {
+                        limits.to_mut().push(limit.clone());
+                        terms.push(more);
+                    }
+                    Some(at) => {
+                        terms[at] = mem::replace(&mut terms[at], Terms::Skips).and(more);
+                        // The routes may state different costs.
+                        if limit.fixed_cost() > limits[at].fixed_cost() {
+                            limits.to_mut()[at] = limit.clone();
+                        }
+                    }
                 }
-                Some(_) => {}
             }
         }
-        limits
+        let has_too_many = |terms: &Terms| matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS);
+        if !self.others.is_empty() && terms.iter().any(has_too_many) {
+            return Err(Rejection::PathAmbiguous);
+        }
+        Ok((limits, terms))
     }
 
     /// Checks that the request bears a valid token, if one of the routes requires it. If routes have asked for claims that
@@ -297,7 +345,7 @@ impl<'g, 't> Routed<'g, 't> {
         if let Some(doubt) = claims.doubt() {
             return Err(Rejection::ClaimsUnknown(doubt));
         }
-        let mut routes = iter::once(&self.found).chain(&self.other);
+        let mut routes = iter::once(&self.found).chain(&self.others);
         if !routes.any(|found| found.route.requires == Some(Requirement::Jwt)) {
             return Ok(());
         }
@@ -307,28 +355,36 @@ impl<'g, 't> Routed<'g, 't> {
             TokenFault::Unverified => Rejection::ClaimsUnknown(Refusal::TokenUnverified),
         })
     }
-
-    /// Returns the name of the route that limits count by: the other reading's, if there is one.
-    fn name(&self) -> &'g str {
-        &self.other.as_ref().unwrap_or(&self.found).route.name
-    }
-
-    /// Returns the value of a parameter of the path, of the other reading first.
-    fn parameter(&self, name: &str) -> Option<&'t str> {
-        self.other.iter().chain([&self.found]).find_map(|found| found.param(name))
-    }
 }
 
 impl Route {
-    /// Returns true if this route counts a request by a limit of another one as that does, whatever the path is.
-    fn counts_as(&self, limit: &Rule, other: &Self) -> bool {
-        let depends = |part: &KeyPart| match part {
-            KeyPart::Path(_) => true,
-            KeyPart::Route => self.name != other.name,
-            _ => false,
+    /// Returns true if it has limits or requires a token.
+    fn is_protected(&self) -> bool {
+        !self.limits.is_empty() || self.requires.is_some()
+    }
+
+    /// Returns true if it may send a request to one of these upstreams with this path, which is in the form of [`path::matched`].
+    fn may_yield(&self, matcher: &Matcher, path: &str, split: &Split) -> bool {
+        matches!(&self.answer, Responder::Upstream(own) if own.overlaps(split))
+            && self
+                .rewrite
+                .as_ref()
+                .map_or_else(|| matcher.path.matches(path), |rewrite| rewrite.yields(path))
+    }
+
+    /// Returns true if a request that these limits count, and that has the token that is required, is counted by all limits of this
+    /// route, whatever its path is, and has its token.
+    fn is_covered_by(&self, limits: &[Arc<Rule>], required: Option<Requirement>) -> bool {
+        let depends_on_path = |limit: &Rule| {
+            limit.config().key.iter().any(|part| matches!(part, KeyPart::Path(_) | KeyPart::Route))
         };
-        !limit.config().key.iter().any(depends)
-            && self.limits.iter().any(|own| own.limit().name() == limit.limit().name())
+        let covers = |own: &Arc<Rule>, limit: &Arc<Rule>| {
+            limit.limit().name() == own.limit().name()
+                && limit.fixed_cost() >= own.fixed_cost()
+                && !depends_on_path(own)
+        };
+        let has_token = self.requires.is_none() || self.requires == required;
+        has_token && self.limits.iter().all(|own| limits.iter().any(|limit| covers(own, limit)))
     }
 
     /// Returns the next step for a request with this target.
@@ -388,11 +444,6 @@ impl From<Rejection> for Unplanned<'_> {
 pub(super) fn route_names(config: &Config) -> Vec<String> {
     let names: BTreeSet<_> = config.routes.iter().map(|route| route.name.clone()).collect();
     iter::once(String::new()).chain(names).collect()
-}
-
-/// Returns true if two routes limit a request in the same way.
-fn limited_alike(one: &Found<'_, '_, Route>, other: &Found<'_, '_, Route>) -> bool {
-    one.is_alike(other) || one.route.limits.is_empty() && other.route.limits.is_empty()
 }
 
 /// Returns a response with this body and these header fields.

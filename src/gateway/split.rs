@@ -26,6 +26,11 @@ impl Split {
         first.0
     }
 
+    /// Returns true if both have an upstream in common.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.0.iter().any(|(own, _)| other.0.iter().any(|(theirs, _)| own == theirs))
+    }
+
     /// Returns the upstreams with their shares of the requests in percent.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
         let sum = f64::from(self.sum());

@@ -12,7 +12,10 @@ use hyper::{
 };
 
 use crate::{config::EscapedSlashes, reject::Rejection};
-use tollgate_routing::{VerifiedClaims, View, path};
+use tollgate_routing::{
+    VerifiedClaims, View,
+    path::{self, TooManyReadings},
+};
 
 /// The host and the path of a request.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Target<'r> {
     pub(crate) readings: Vec<String>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
+    /// What servers take for the query that end the path at a `;`. Empty if the path has none.
+    pub(crate) query_in_path: String,
 }
 
 impl<'r> Target<'r> {
@@ -34,7 +39,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected; or the request has an expectation other than `100-continue`.
+    /// rejected or has too many readings; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -63,8 +68,14 @@ impl<'r> Target<'r> {
             Cow::Borrowed(forwarded) => path::matched(forwarded),
             Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
         };
-        let readings = path::readings(&matched);
-        Ok(Self { host, forwarded, matched, readings, query })
+        let readings =
+            path::readings(&forwarded, &matched).map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
+        let query_in_path = match forwarded.split_once(';') {
+            Some((_, rest)) if query.is_empty() => rest.to_owned(),
+            Some((_, rest)) => format!("{rest}?{query}"),
+            None => String::new(),
+        };
+        Ok(Self { host, forwarded, matched, readings, query, query_in_path })
     }
 
     /// Returns what routing looks at, with `matched` as the path.

@@ -40,13 +40,14 @@ use self::{
     jwt::Claims,
     known::replace_unknown,
     rates::stated_rate,
-    readings::{MOST_READINGS, Readings, TooManyReadings, field_value},
+    readings::{Readings, TooManyReadings, field_value},
 };
 use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
 
 pub(crate) use self::{
     known::name_of,
     rates::{OwnRates, is_pattern, own_text},
+    readings::MOST_READINGS,
 };
 
 /// The parts of a request that keys are read from.
@@ -59,6 +60,8 @@ pub struct Subject<'r> {
     pub host: &'r str,
     /// The query as it came, without the `?`.
     pub query: &'r str,
+    /// What servers take for the query that end the path at a `;`. Empty if the path has none.
+    pub query_in_path: &'r str,
     /// The request's header.
     pub headers: &'r HeaderMap,
     /// True if a trusted proxy set the header fields that only it may set.
@@ -326,7 +329,9 @@ fn values<'r>(
             let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
             return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
         }
-        KeyPart::Query(name) => return shown_values(query::parameter(subject.query, name)?),
+        KeyPart::Query(name) => {
+            return shown_values(query::parameter(subject.query, subject.query_in_path, name)?);
+        }
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Jwt(name) => {
             let text = subject.claims.text(name)?.map(|text| Value::Shown(text.into_bytes().into()));

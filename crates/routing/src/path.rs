@@ -4,9 +4,8 @@
 //! [`matched`] is the canonical form of the forwarded path, never of the path as received. So the route and its
 //! limits are those of the path that the upstream sees, however it is spelled.
 //!
-//! Upstreams differ in four things: letter case, `;parameters`, and `\` or `%2F` as a slash. [`readings`] returns the
-//! paths that servers see which interpret the last three; [`has_escaped_slash`] serves gateways that reject them. Letter
-//! case is significant here.
+//! Upstreams read paths differently. [`readings`] returns the other paths that they may see; [`has_escaped_slash`] serves
+//! gateways that reject some of these. Letter case is significant here.
 
 use std::borrow::Cow;
 
@@ -49,20 +48,6 @@ pub fn begins_with_host(path: &str) -> bool {
     path.starts_with("//") || path.starts_with("/\\")
 }
 
-/// Returns the [`matched`] paths that such servers see behind the host, if a [`forwarded`] path begins with one.
-pub fn behind_host(forwarded: &str) -> Vec<String> {
-    if !begins_with_host(forwarded) {
-        return Vec::new();
-    }
-    let is_slash = |c: char| matches!(c, '/' | '\\');
-    let host = forwarded.trim_start_matches(is_slash);
-    let path = host.find(is_slash).map_or("/", |end| &host[end..]).replace('\\', "/");
-    let path = matched(&self::forwarded(&path)).into_owned();
-    let mut paths = readings(&path);
-    paths.push(path);
-    paths
-}
-
 /// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
 ///
 /// - Percent-escapes are decoded, once. On purpose this goes beyond the unreserved characters of RFC 3986:
@@ -90,27 +75,69 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
     Cow::Owned(canonical)
 }
 
-/// Returns the other paths that servers may see in a [`matched`] path, in that form; usually none.
+/// The most [`readings`] of a path. Each is routed, so they bound what a request costs.
+const MOST_READINGS: usize = 32;
+
+/// More readings than [`MOST_READINGS`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooManyReadings;
+
+/// Returns the other paths that servers may see in a [`forwarded`] path, each once, in the form of [`matched`]; usually none.
 ///
-/// Some servers treat an escaped slash as a slash (nginx, PHP), some treat `\` as a slash (IIS), some drop what
-/// follows a `;` in a segment (servlet containers), a line feed at the end (Starlette) or bytes that aren't UTF-8 (Bottle), and some
-/// do several of these.
-pub fn readings(matched: &str) -> Vec<String> {
-    if !matched.bytes().any(|byte| matches!(byte, b'%' | b'\\' | b';' | b'\n')) {
-        return Vec::new();
+/// - Some resolve the path as a reference, as browsers do: `\` is a slash, and what is behind `//` is a host (Node, PHP).
+/// - Some end the path at the first `;` (Fastify 4, Restify).
+/// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
+///   follows a `;` in a segment (servlet containers), a line feed at the end (Starlette) or bytes that aren't UTF-8 (Bottle).
+///
+/// Any of these may come together.
+///
+/// # Errors
+/// There are too many.
+pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyReadings> {
+    let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'\n');
+    if !forwarded.starts_with("//") && !matched.bytes().any(is_special) {
+        return Ok(Vec::new());
     }
-    let has_byte = |byte| matched.as_bytes().contains(&byte);
-    let valid = without_invalid(matched);
+    let mut spellings = vec![Cow::Borrowed(forwarded)];
+    if forwarded.contains('\\') {
+        spellings.push(self::forwarded(&forwarded.replace('\\', "/")).into_owned().into());
+    }
+    let hosts: Vec<_> = spellings.iter().filter_map(|spelling| behind_host(spelling)).collect();
+    spellings.extend(hosts.into_iter().map(Cow::Owned));
+    let cut = spellings.iter().filter_map(|spelling| Some(spelling.split_once(';')?.0.to_owned().into()));
+    let cut: Vec<_> = cut.collect();
+    let mut readings = Vec::new();
+    for spelling in spellings.into_iter().chain(cut) {
+        for reading in with_liberties(self::matched(&spelling).into_owned()) {
+            if reading != matched && !readings.contains(&reading) {
+                readings.push(reading);
+            }
+            if readings.len() > MOST_READINGS {
+                return Err(TooManyReadings);
+            }
+        }
+    }
+    Ok(readings)
+}
+
+/// Returns the path behind a host, with which a path may begin.
+fn behind_host(path: &str) -> Option<String> {
+    let host = path.strip_prefix("//")?.trim_start_matches('/');
+    Some(forwarded(host.find('/').map_or("/", |end| &host[end..])).into_owned())
+}
+
+/// Returns a [`matched`] path, and what servers see in it that change escapes, `\`, parameters, line feeds or invalid bytes.
+fn with_liberties(matched: String) -> impl Iterator<Item = String> {
+    let valid = without_invalid(&matched);
     let has = [
-        has_escapes(matched) && matched.contains("%2F"),
-        has_byte(b'\\'),
-        has_byte(b';'),
-        matched.ends_with('\n') || matched.contains("\n;"),
+        has_escapes(&matched) && matched.contains("%2F"),
+        matched.contains('\\'),
+        matched.contains(';'),
+        matched.contains('\n'),
         valid != matched,
     ];
-    let liberties = (1..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters, line, invalid]: [bool; 5]| {
-        let mut path = if invalid { valid.clone() } else { matched.to_owned() };
+        let mut path = if invalid { valid.clone() } else { matched.clone() };
         if escaped {
             path = path.replace("%2F", "/");
         }
@@ -126,8 +153,9 @@ pub fn readings(matched: &str) -> Vec<String> {
         }
         self::matched(&forwarded(&path)).into_owned()
     };
+    let liberties = (0..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
     let is_possible = move |set: &[bool; 5]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
-    liberties.filter(is_possible).map(apply).collect()
+    liberties.filter(is_possible).map(apply)
 }
 
 /// Returns a [`matched`] path without the bytes that aren't UTF-8.
@@ -320,40 +348,49 @@ mod tests {
 
     #[test]
     fn other_readings_of_a_path_are_returned() {
-        let others = |path: &str| readings(&matched(&forwarded(path)));
-        assert_eq!(others("/a/b%20c/%7e//"), [""; 0]);
-        assert_eq!(others("/a%2fb"), ["/a/b"]);
-        assert_eq!(others("/a%5cb"), ["/a/b"]);
-        assert_eq!(others("/a\\b"), ["/a/b"]);
-        assert_eq!(others("/a;x=1/b%3by"), ["/a/b"]);
-        assert_eq!(others("/x/..;/a"), ["/a"]);
-        assert_eq!(others("/x%2f..%2F%2e%2E%2f%2fa%2f"), ["/a"]);
-        assert_eq!(others("/x;%2f..%2fa"), ["/a", "/x", "/a"]);
-        assert_eq!(others("/a%0a"), ["/a"]);
-        assert_eq!(others("/a%0ab"), [""; 0]);
-        assert_eq!(others("/a%ff%25b"), ["/a%25b"]);
-        assert_eq!(others("/a%ff;x"), ["/a%FF", "/a;x", "/a"]);
-        assert_eq!(others("/a%0a;x"), ["/a\n", "/a\n;x", "/a"]);
-        // Servers that decode twice are not covered.
-        assert_eq!(others("/a%252fb"), [""; 0]);
-    }
-
-    #[test]
-    fn paths_behind_a_host_are_found() {
         for (path, expected) in [
-            ("//a/b/../c", &["/c"][..]),
-            ("/\\a\\b", &["/b"]),
+            ("/a/b%20c/%7e//", &[][..]),
+            ("/a%2fb", &["/a/b"]),
+            ("/a%5cb", &["/a/b"]),
+            ("/a\\b", &["/a/b"]),
+            ("/a%3bx/b", &["/a/b"]),
+            ("/x/..%3b/a", &["/a"]),
+            ("/x%2f..%2F%2e%2E%2f%2fa%2f", &["/a"]),
+            ("/x%3b%2f..%2fa", &["/a", "/x"]),
+            ("/a%0a", &["/a"]),
+            ("/a%0ab", &[]),
+            ("/a%ff%25b", &["/a%25b"]),
+            ("/a%ff%3bx", &["/a%FF", "/a;x", "/a"]),
+            ("/a%0a%3bx", &["/a\n", "/a"]),
+            ("/a%0a%80", &["/a\n", "/a"]),
+            // Servers that decode twice are not covered.
+            ("/a%252fb", &[]),
+            // A path that ends at a semicolon, which isn't an escape.
+            ("/a;x=1/b", &["/a/b", "/a"]),
+            ("/a/;x/b;y", &["/a/b", "/a"]),
+            ("/;/a", &["/a", "/"]),
+            // Backslashes, which aren't escapes, as in the URLs of browsers.
+            ("/a%5Cb/..\\c", &["/a/c", "/c"]),
+            ("/a\\..\\c", &["/c"]),
+            // Behind what may be a host.
+            ("//a/b/../c", &["/c"]),
+            ("/\\a\\b", &["/a/b", "/b"]),
+            ("//x\\y/b", &["/x/y/b", "/b", "/y/b"]),
             ("///a/b/", &["/b"]),
             ("//a", &["/"]),
-            ("//", &["/"]),
-            ("//a/b;c", &["/b", "/b;c"]),
+            ("//a/b;c", &["/a/b", "/b;c", "/b"]),
             ("/a//b", &[]),
-            ("/a\\b", &[]),
-            ("/", &[]),
-            ("/%2Fa/b", &[]),
+            ("/%2Fa/b", &["/a/b"]),
         ] {
-            assert_eq!(behind_host(path), expected, "{path}");
+            let forwarded = forwarded(path);
+            let mut readings = readings(&forwarded, &matched(&forwarded)).unwrap();
+            let mut expected = expected.to_vec();
+            readings.sort();
+            expected.sort();
+            assert_eq!(readings, expected, "{path}");
         }
+        let many = "/a;b%2Fc\\d%5Ce%80".repeat(3) + "%0a";
+        assert_eq!(readings(&many, &matched(&many)), Err(TooManyReadings));
     }
 
     #[test]

@@ -65,6 +65,20 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
+    /// Returns true if a path in the form of [`path::matched`] has this pattern.
+    pub fn matches(&self, path: &str) -> bool {
+        let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+        for step in self.steps() {
+            match step {
+                SegmentShape::Literal(text) if segments.next() == Some(text) => {}
+                SegmentShape::Param if segments.next().is_some() => {}
+                SegmentShape::Rest => return true,
+                _ => return false,
+            }
+        }
+        segments.next().is_none()
+    }
+
     pub(crate) fn steps(&self) -> impl Iterator<Item = SegmentShape<'_>> {
         self.segments.iter().map(|segment| match segment {
             Segment::Literal(text) => SegmentShape::Literal(text),
@@ -263,6 +277,23 @@ mod tests {
             ("/a/%7Bx%7D", "/a/{x}", false),
         ] {
             assert_eq!(pattern(one).same_shape(&pattern(other)), same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_path_has_the_pattern_or_not() {
+        for (text, path, expected) in [
+            ("/", "/", true),
+            ("/", "/a", false),
+            ("/a/{id}", "/a/7", true),
+            ("/a/{id}", "/a", false),
+            ("/a/{id}", "/b/7", false),
+            ("/a/{id}", "/a/7/b", false),
+            ("/a/{*rest}", "/a", true),
+            ("/a/{*rest}", "/a/7/b", true),
+            ("/a/{*rest}", "/b", false),
+        ] {
+            assert_eq!(pattern(text).matches(path), expected, "{text} of {path}");
         }
     }
 

@@ -30,12 +30,19 @@ const NOT_IN_URLS: &AsciiSet = &CONTROLS
 pub struct Template {
     /// The template as written in the file.
     text: String,
+    /// The pattern of the paths that it yields.
+    shape: Pattern,
 }
 
 impl Template {
     /// Returns the parameters as written: `{id}`, `{*rest}`.
     pub fn params(&self) -> impl Iterator<Item = &str> {
         self.text.split('/').filter(|segment| segment.starts_with('{'))
+    }
+
+    /// Returns true if plain parameters could yield this path, which is in the form of [`super::path::matched`].
+    pub fn yields(&self, path: &str) -> bool {
+        self.shape.matches(path)
     }
 
     /// Fills in the parameters of a forwarded path that matches the pattern. A parameter that the pattern doesn't
@@ -80,14 +87,14 @@ impl FromStr for Template {
             ));
         }
         // A template has the same kinds of segments as a pattern.
-        text.parse::<Pattern>()?;
+        let shape = text.parse::<Pattern>()?;
         let literals = text.split('/').filter(|segment| name(segment).is_none());
         if let Some(bad) = literals.into_iter().find(|segment| !is_of_url(segment)) {
             return Err(format!(
                 "`{bad}` has characters that a URL can't have\nwrite them as percent-escapes, for example %20 for a space"
             ));
         }
-        Ok(Self { text: text.to_owned() })
+        Ok(Self { text: text.to_owned(), shape })
     }
 }
 

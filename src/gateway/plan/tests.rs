@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{config::JwtSettings, rules::key::jwt::Verifier};
+use tollgate_limiter::Ask;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -39,6 +40,14 @@ cost    = "header:x-cost"
 [limits.named]
 key  = ["route", "host"]
 rate = "5/s"
+[limits.login]
+key  = "ip"
+rate = "5/s"
+[limits.api]
+key     = "query:api_key"
+rate    = "5/s"
+plain   = true
+missing = "skip"
 
 [[routes]]
 name     = "order"
@@ -76,6 +85,50 @@ path     = "/files/admin"
 host     = "*.example.com"
 upstream = "users"
 limits   = ["named"]
+[[routes]]
+name     = "rest"
+host     = "b.test"
+path     = "/{*rest}"
+upstream = "users"
+[[routes]]
+name     = "login"
+host     = "b.test"
+path     = "/login"
+upstream = "users"
+limits   = ["login"]
+[[routes]]
+name     = "dear"
+host     = "b.test"
+path     = "/login/dear"
+upstream = "users"
+limits   = [{ name = "login", cost = 5 }]
+[[routes]]
+name     = "private"
+host     = "b.test"
+path     = "/private"
+upstream = "users"
+require  = "jwt"
+[[routes]]
+name     = "data"
+host     = "b.test"
+path     = "/data"
+upstream = "users"
+limits   = ["api"]
+[[routes]]
+name     = "shop"
+path     = "/shop/{id}"
+upstream = "orders"
+rewrite  = "/items/{id}"
+[[routes]]
+name     = "parts"
+path     = "/items/{id}/{part}"
+upstream = "orders"
+limits   = ["client"]
+[[routes]]
+name     = "goods"
+path     = "/goods/{id}"
+upstream = "users"
+rewrite  = "/items/{id}"
 [[routes]]
 name    = "tier"
 path    = "/tier"
@@ -171,8 +224,11 @@ fn planned(desk: &Desk, text: &str) -> String {
 fn described(limit: &str, terms: &Terms) -> String {
     match terms {
         Terms::Counts(asks) => {
-            let keys: Vec<_> = asks.iter().map(|ask| ask.key().as_str()).collect();
-            format!("{limit} {}", keys.join(" and "))
+            let key = |ask: &Ask| match ask.permits() {
+                1 => ask.key().as_str().to_owned(),
+                cost => format!("{} at {cost}", ask.key().as_str()),
+            };
+            format!("{limit} {}", asks.iter().map(key).collect::<Vec<_>>().join(" and "))
         }
         Terms::Exempts { .. } => format!("{limit} exempt"),
         Terms::Skips => format!("{limit} skipped"),
@@ -219,7 +275,7 @@ fn a_request_has_one_plan() {
         ("GET a /plan x-plan:platinum", "plan [gold exempt, named 10:route=plan,6:host=a] upstream 1"),
         ("GET a /plan", "plan [gold skipped, named 10:route=plan,6:host=a] upstream 1"),
         ("GET a /paid x-plan:gold", "paid [paid header:x-plan=gold] 204"),
-        ("GET a /paid x-plan:gold x-cost:3", "paid [paid header:x-plan=gold] 204"),
+        ("GET a /paid x-plan:gold x-cost:3", "paid [paid header:x-plan=gold at 3] 204"),
         ("GET a /paid x-plan:gold x-cost:many", "paid [paid cost invalid] 204"),
         ("GET a /paid", "paid [paid key missing] 204"),
         // Hosts.
@@ -231,16 +287,49 @@ fn a_request_has_one_plan() {
         ("GET w.example.com /files%2Fadmin", "- no-route"),
         ("GET w.example.com /files/admin;x", "files [named 11:route=admin,18:host=w.example.com] upstream 1"),
         ("GET a /files/..%2Forders/7", "files path-ambiguous"),
-        // What may be a host before the path is no way around limits.
-        ("GET a //files/orders/7", "files path-ambiguous"),
-        ("GET a /\\files\\orders/7", "- no-route"),
-        ("GET a //orders/files/7", "- no-route"),
-        ("GET a //files/orders/7%0a", "files path-ambiguous"),
-        ("POST a /orders/\\x", "posted [order path:id=x] upstream 0 /v2/\\x"),
-        ("GET a //orders/7/", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
-        ("GET a /orders/7%0a", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
-        ("GET a /orders/7%ff", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
+        ("GET a /orders/7;x", "order [client ip=192.0.2.7, order path:id=7%3Bx and path:id=7] upstream 0"),
+        ("POST a /orders/\\x", "posted [order path:id=%5Cx and path:id=x] upstream 0 /v2/\\x"),
+        ("GET a /orders/7%0a", "order [client ip=192.0.2.7, order path:id=7%0A and path:id=7] upstream 0"),
+        ("GET a /orders/7%ff", "order [client ip=192.0.2.7, order path:id=7%FF and path:id=7] upstream 0"),
+        ("GET a /orders/a%0a%ff;b", "order path-ambiguous"),
         ("POST a /orders/..%2Fx", "posted target-invalid"),
+        ("GET a /files/a;b%2Fc.png", "files [] upstream 1"),
+        // What may be a host before the path, and backslashes of browsers.
+        ("GET a //files/orders/7", "files [client ip=192.0.2.7, order path:id=7] upstream 1"),
+        (
+            "GET a //files/orders/7%0a",
+            "files [client ip=192.0.2.7, order path:id=7%0A and path:id=7] upstream 1",
+        ),
+        ("GET a //orders/7/", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
+        ("GET b.test //x/login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /\\x/login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test //x\\y/login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /login\\", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test //login/dear", "dear [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test //x/login/dear", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test //login/login/dear", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /a%5Cb/..\\login", "rest path-ambiguous"),
+        // A token that one reading requires is required.
+        ("GET b.test //x/private", "rest token-missing"),
+        ("GET b.test /private;/x", "rest token-missing"),
+        (r#"GET b.test //x/private as:{}"#, "rest [] upstream 1"),
+        // A path may end at a semicolon, and the query begin there.
+        ("GET b.test /login;/a", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /login%3B/a", "rest [] upstream 1"),
+        ("GET b.test /data;api_key=k1", "rest [api query:api_key=k1] upstream 1"),
+        ("GET b.test /data;x?api_key=k1", "rest [api query:api_key=k1] upstream 1"),
+        (
+            "GET b.test /data;api_key=k1?api_key=k2",
+            "rest [api query:api_key=k2 and query:api_key=k1%3Fapi_key%3Dk2] upstream 1",
+        ),
+        ("GET b.test /data;x", "rest [api skipped] upstream 1"),
+        ("GET b.test /map;zoom=3/tile", "rest [] upstream 1"),
+        // A rewritten path has only readings that plain paths have, or that are counted alike.
+        ("GET a /shop/7", "shop [] upstream 0 /items/7"),
+        ("GET a /shop/7;x", "shop [] upstream 0 /items/7;x"),
+        ("GET a /shop/7%2Fx", "shop path-ambiguous"),
+        ("GET a /shop/7\\x", "shop path-ambiguous"),
+        ("GET a /goods/7%2Fx", "goods [] upstream 1 /items/7%2Fx"),
         // Targets that are rejected.
         ("GET a /a%00b", "- target-invalid"),
         ("GET a b", "- target-invalid"),

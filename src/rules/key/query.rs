@@ -9,8 +9,13 @@ use super::readings::{
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
-/// values without the space around them, and values left as they are where an escape is malformed.
-pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, TooManyReadings> {
+/// values without the space around them, and values left as they are where an escape is malformed. So are all of these in
+/// `in_path`, which some servers take for the query.
+pub(super) fn parameter<'r>(
+    query: &'r str,
+    in_path: &'r str,
+    name: &str,
+) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
     let mut readings = Readings::default();
     let mut is_plain = !query.contains(';');
@@ -26,6 +31,9 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
     }
     if !is_plain {
         add_unusual(&mut readings, query, name)?;
+    }
+    if !in_path.is_empty() {
+        add_unusual(&mut readings, in_path, name)?;
     }
     Ok(readings)
 }
@@ -116,15 +124,30 @@ mod tests {
     /// A parameter's values as text.
     fn read(query: &str) -> Option<Vec<Option<String>>> {
         let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
-        Some(parameter(query, "api_key").ok()?.into_values().into_iter().map(text).collect())
+        Some(parameter(query, "", "api_key").ok()?.into_values().into_iter().map(text).collect())
     }
 
     #[test]
     fn plain_values_are_borrowed() {
         for query in ["api_key=k1", "a=%20&api_key=k1&b=+", "api_key=a%2", "api_key=AbC==&api_key=AbC=="] {
-            let values = parameter(query, "api_key").unwrap().into_values();
+            let values = parameter(query, "", "api_key").unwrap().into_values();
             let is_plain = !query.ends_with("%2");
             assert_eq!(matches!(&values[..], [Some(Cow::Borrowed(_))]), is_plain, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_query_may_begin_in_the_path() {
+        for (query, in_path, expected) in [
+            ("api_key=k2", "api_key=k1", &[Some("k2"), Some("k1")][..]),
+            ("", "api_key=k1", &[None, Some("k1")]),
+            ("api_key=k1", "api_key=k1?api_key=k1", &[Some("k1"), Some("k1?api_key=k1")]),
+            ("api_key=k1", "zoom=3/tile?api_key=k1", &[Some("k1")]),
+            ("", "x", &[None]),
+        ] {
+            let values = parameter(query, in_path, "api_key").unwrap().into_values();
+            let values: Vec<_> = values.iter().map(|value| value.as_deref().map(str::from_utf8)).collect();
+            assert_eq!(values, expected.iter().map(|value| value.map(Ok)).collect::<Vec<_>>(), "{in_path}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use smallvec::{SmallVec, smallvec};
 
 /// The most readings of one request that a limit charges.
-pub(super) const MOST_READINGS: usize = 4;
+pub(crate) const MOST_READINGS: usize = 4;
 
 /// More readings than a limit charges.
 #[derive(Debug, PartialEq, Eq)]
