@@ -12,7 +12,6 @@ pub(super) mod properties;
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use hyper::{Request, Response};
-use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::{Rate, Refusal};
 
@@ -205,11 +204,8 @@ fn view<'d>(request: &RateLimitRequest, descriptor: &'d Descriptor) -> descripto
         Some(own) => u32::try_from(own).unwrap_or(u32::MAX),
         None => request.hits_addend.max(1),
     };
-    descriptors::Descriptor {
-        entries: entries.collect::<SmallVec<_>>(),
-        hits: hits.min(Rate::MAX_PERMITS),
-        rate: descriptor.limit.and_then(stated_rate),
-    }
+    let rate = descriptor.limit.and_then(stated_rate);
+    descriptors::Descriptor::new(entries, hits.min(Rate::MAX_PERMITS), rate)
 }
 
 /// Returns the rate that a descriptor states. `None` if it has no unit that is known.

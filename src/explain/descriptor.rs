@@ -76,7 +76,7 @@ impl DescriptorExplanation {
 
 fn explain(gateway: &Gateway, question: &DescriptorQuestion) -> (DescriptorExplanation, Vec<Asks>) {
     let entries = question.entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes()));
-    let descriptor = Descriptor { entries: entries.collect(), hits: 1, rate: None };
+    let descriptor = Descriptor::new(entries, 1, None);
     let plan = gateway.planner.descriptors.plan(question.domain.as_bytes(), &descriptor);
     let limits = plan.limits.into_iter().map(|(rule, terms): (_, Terms)| DescribedLimit::new(&rule, terms));
     let (limits, asks) = limits.unzip();

@@ -54,10 +54,11 @@ pub fn from_client(headers: &mut HeaderMap) {
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
-/// Those that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
+/// Spaces around values are removed. Fields that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
 /// Symfony takes for `Authorization`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
 /// proxies remove them.
 pub fn from_described(headers: &mut HeaderMap) {
+    trim_values(headers);
     for name in named(headers, is_hop_by_hop) {
         headers.remove(name);
     }
@@ -126,10 +127,23 @@ fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
 }
 
-/// Puts a header received over HTTP/2 into the form of HTTP/1.1: one Cookie field and one Content-Length.
+/// Puts a header received over HTTP/2 into the form of HTTP/1.1: values without spaces around them, one Cookie field and one
+/// Content-Length.
 pub fn from_http2(headers: &mut HeaderMap) {
+    trim_values(headers);
     join_cookie(headers);
     unify_length(headers);
+}
+
+/// Removes spaces and tabs around values, as parsers of HTTP/1.1 do, so that no limit counts what no server sees. RFC 9113, section
+/// 8.2.1, calls them malformed, but h2 and gRPC pass them on.
+fn trim_values(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let trimmed = value.as_bytes().trim_ascii();
+        if trimmed.len() < value.len() {
+            *value = HeaderValue::from_bytes(trimmed).expect("a part of a value is valid");
+        }
+    }
 }
 
 /// Joins a cookie that HTTP/2 has split into several fields (RFC 9113, section 8.2.3).

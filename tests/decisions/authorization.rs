@@ -233,6 +233,19 @@ fn whatever_a_client_sends_is_decided() {
 }
 
 #[test]
+fn space_around_a_described_value_makes_no_other_key() {
+    let limited = THREE.replace("\"ip\"", "\"header:x-api-key\"");
+    let decider = Decider::start("", &limited);
+    for check in [check, check_raw] {
+        let ask = |value: &[u8]| {
+            status(call(&decider, &[], check("203.0.113.5", b"/api/a", &[("x-api-key", value)])))
+        };
+        let asked = [&b"k1"[..], b" k1", b"k1\t ", b"\tk1"].map(ask);
+        assert_eq!(asked[3], 429, "{asked:?}");
+    }
+}
+
+#[test]
 fn bad_messages_have_a_status() {
     let decider = Decider::start("", THREE);
     let invalid = 3;

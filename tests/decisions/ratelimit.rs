@@ -120,6 +120,13 @@ fn any_value_is_decided() {
 }
 
 #[test]
+fn space_around_a_value_makes_no_other_key() {
+    let decider = decider(&by_value("3/h", ""));
+    let asked = [&b"k1"[..], b" k1", b"k1\t ", b"\tk1"].map(|value| one(&decider, k(value)).overall_code);
+    assert_eq!(asked, [OK, OK, OK, OVER_LIMIT]);
+}
+
+#[test]
 fn what_callers_do_wrong_is_told() {
     let decider = decider(&by_value("1/h", ""));
     let fails = |request: &Request| ask(decider.address, request).unwrap_err().0;

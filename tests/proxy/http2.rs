@@ -134,6 +134,22 @@ fn crumbs_of_a_cookie_are_joined() {
 }
 
 #[test]
+fn space_around_a_value_makes_no_other_key() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "[upstreams.api]\nservers = [\"{}\"]\n[limits.l]\nkey = \"header:x-api-key\"\nrate = \"3/h\"\n\
+         [[routes]]\npath = \"/\"\nupstream = \"api\"\nlimits = [\"l\"]\n",
+        upstream.url()
+    ));
+    let mut client = Frames::connect(gateway.address());
+    for (stream, value, expected) in [(1, "k1", 200), (3, " k1", 200), (5, "k1\t ", 200), (7, "\tk1", 429)] {
+        client.ask(stream, &get("/", &[("x-api-key", value)]));
+        assert_eq!(status(&mut client, stream), expected, "{value:?}");
+    }
+    assert_eq!(upstream.last().headers["x-api-key"], "k1");
+}
+
+#[test]
 fn the_authority_is_the_host_and_another_one_is_refused() {
     let upstream = Upstream::hello();
     let gateway = start("", &upstream.url());

@@ -44,6 +44,17 @@ fn fields_that_cgi_confuses_with_others_are_dropped() {
 }
 
 #[test]
+fn space_around_values_is_removed() {
+    let sent = [("x-api-key", " \tk1\t "), ("x-api-key", "k1"), ("x-blank", " "), ("x-inner", "a \tb")];
+    let read = map(&[("x-api-key", "k1"), ("x-api-key", "k1"), ("x-blank", ""), ("x-inner", "a \tb")]);
+    for prepare in [from_http2, from_described] {
+        let mut headers = map(&sent);
+        prepare(&mut headers);
+        assert_eq!(headers, read);
+    }
+}
+
+#[test]
 fn client_fields_of_an_untrusted_peer_are_replaced() {
     let claims = [
         ("host", "api.example.com"),

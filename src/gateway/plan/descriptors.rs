@@ -33,11 +33,23 @@ const CELLS: u32 = 60;
 #[derive(Debug, Default)]
 pub(crate) struct Descriptor<'d> {
     /// Keys and values of the entries.
-    pub(crate) entries: SmallVec<[(&'d [u8], &'d [u8]); 4]>,
+    entries: SmallVec<[(&'d [u8], &'d [u8]); 4]>,
     /// The cost. 0 asks whether there is room.
-    pub(crate) hits: u32,
+    hits: u32,
     /// The rate that the descriptor states.
-    pub(crate) rate: Option<Rate>,
+    rate: Option<Rate>,
+}
+
+impl<'d> Descriptor<'d> {
+    /// Creates a descriptor with these keys and values. Spaces around values are removed: a value may come from a header of HTTP/2,
+    /// which upstreams may read without them.
+    pub(crate) fn new(
+        entries: impl Iterator<Item = (&'d [u8], &'d [u8])>,
+        hits: u32,
+        rate: Option<Rate>,
+    ) -> Self {
+        Self { entries: entries.map(|(key, value)| (key, value.trim_ascii())).collect(), hits, rate }
+    }
 }
 
 /// The plan of a descriptor. By default it has no limits.
