@@ -123,7 +123,7 @@ impl Rejection {
             Self::PathAmbiguous => (
                 400,
                 "path-ambiguous",
-                &"servers read the path in several ways, and different limits apply to them",
+                &"servers may read the path in ways whose limits can't all be applied",
             ),
             Self::PathClimbs => (
                 400,
