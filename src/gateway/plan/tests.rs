@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{config::JwtSettings, rules::key::jwt::Verifier};
-use tollgate_limiter::Ask;
+use tollgate_limiter::{Ask, Refusal};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
