@@ -30,7 +30,7 @@ pub(crate) struct Target<'r> {
     pub(crate) readings: Vec<String>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
-    /// What servers take for the query that end the path at a `;`. Empty if the path has none.
+    /// The query of servers that end the path at a `;`. Empty if the path has none.
     pub(crate) query_in_path: String,
 }
 
