@@ -23,6 +23,7 @@ mod upstreams {
     mod probing;
     mod resolving;
     mod retrying;
+    mod settings;
     mod timing_out;
     mod tls;
     mod uploads;

@@ -4,11 +4,7 @@ mod http1;
 mod observed;
 mod streams;
 
-use std::{
-    future::poll_fn,
-    pin::pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http_body::Body as _;
 use hyper::{
@@ -27,7 +23,7 @@ use tollgate_http1::{Ahead, Stream as Io};
 pub(crate) use self::http1::Http1;
 
 use self::{
-    observed::{HeadCount, ObservedStream},
+    observed::{FrameScanner, ObservedStream},
     streams::{Awaited, Http2Handle, Http2Streams, StreamBody},
 };
 
@@ -90,12 +86,12 @@ impl UpstreamConnection {
         deadline: Instant,
     ) -> Result<Self, Failure> {
         let streams = Arc::new(Http2Streams::default());
-        let (read, mut heads) = (streams.clone(), HeadCount::default());
+        let (read, mut frames) = (streams.clone(), FrameScanner::default());
         let listener = move |bytes: &[u8]| {
-            // The first frame of a server contains its settings.
-            read.has_read.wake();
             *read.silent_since.lock() = None;
-            read.note_heads(heads.count(bytes))
+            let heads = frames.scan(bytes);
+            read.note_most(frames.streams_most());
+            read.note_heads(heads)
         };
         let io = TokioIo::new(ObservedStream::new(stream, listener));
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -104,22 +100,10 @@ impl UpstreamConnection {
             .max_header_list_size(RESPONSE_BUFFER as u32)
             .initial_stream_window_size(RESPONSE_BUFFER as u32)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::broken)?;
+        let (sender, connection) = builder.handshake(io).await.map_err(Failure::broken)?;
         let shared = streams.clone();
         tokio::spawn(async move {
-            let ended = poll_fn(|context| {
-                let polled = pin!(&mut connection).poll(context);
-                let most = connection.current_max_send_streams();
-                if shared.most.swap(most, Relaxed) != most {
-                    shared.changed.notify_one();
-                }
-                if most == 0 {
-                    shared.has_read.register(context.waker());
-                }
-                polled
-            });
-            drop(ended.await);
-            drop(connection);
+            drop(connection.await);
             shared.changed.notify_one();
         });
         let settled = async {

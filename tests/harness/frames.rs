@@ -21,6 +21,8 @@ pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const PADDED: u8 = 8;
+/// SETTINGS_MAX_CONCURRENT_STREAMS.
+pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 pub(crate) const INITIAL_WINDOW: u16 = 4;
 pub(crate) const NO_ERROR: u32 = 0;

@@ -11,40 +11,89 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// HEADERS, and its flag END_STREAM (RFC 9113, section 6.2).
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
+/// SETTINGS, its flag ACK, and the length of a setting (RFC 9113, section 6.5).
+const SETTINGS: u8 = 4;
+const ACK: u8 = 1;
+const SETTING: usize = 6;
+/// SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, section 6.5.2).
+const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// The length of a frame header (RFC 9113, section 4.1).
 const FRAME_HEADER: usize = 9;
 
-/// Counts the HEADERS frames that don't end their stream. These are the heads of interim responses and of
-/// responses with a body.
+/// Scans the frames of a server for response heads and for the number of streams that the server allows, since h2 tells neither when it
+/// arrives.
 #[derive(Debug, Default)]
-pub(super) struct HeadCount {
+pub(super) struct FrameScanner {
     /// The part of the frame header that has arrived.
     head: [u8; FRAME_HEADER],
     filled: usize,
     /// The number of bytes of the frame still to come.
     rest: usize,
+    /// The last bytes of a SETTINGS frame.
+    setting: u64,
+    /// The number of streams in a SETTINGS frame whose end is still to come.
+    stated: Option<usize>,
+    streams_most: Option<usize>,
 }
 
-impl HeadCount {
-    /// Returns the number of heads in the next bytes.
-    pub(super) fn count(&mut self, mut bytes: &[u8]) -> usize {
+impl FrameScanner {
+    /// Scans the next bytes. Returns the number of HEADERS frames that don't end their stream: the heads of interim responses and of
+    /// responses with a body.
+    pub(super) fn scan(&mut self, mut bytes: &[u8]) -> usize {
         let mut heads = 0;
         while !bytes.is_empty() {
-            let passed = self.rest.min(bytes.len());
-            self.rest -= passed;
-            bytes = &bytes[passed..];
-            let taken = (FRAME_HEADER - self.filled).min(bytes.len());
-            self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
-            self.filled += taken;
-            bytes = &bytes[taken..];
-            if self.filled == FRAME_HEADER {
+            if self.filled < FRAME_HEADER {
+                let taken = (FRAME_HEADER - self.filled).min(bytes.len());
+                self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+                self.filled += taken;
+                bytes = &bytes[taken..];
+                if self.filled < FRAME_HEADER {
+                    break;
+                }
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
-                self.filled = 0;
                 heads += usize::from(kind == HEADERS && flags & END_STREAM == 0);
+            }
+            let (payload, next) = bytes.split_at(self.rest.min(bytes.len()));
+            bytes = next;
+            if self.is_in_settings() {
+                self.read_settings(payload);
+            }
+            self.rest -= payload.len();
+            if self.rest == 0 {
+                self.end_frame();
             }
         }
         heads
+    }
+
+    /// Returns the number of streams that the server allows by its last settings. `None` before the first ones.
+    pub(super) fn streams_most(&self) -> Option<usize> {
+        self.streams_most
+    }
+
+    fn is_in_settings(&self) -> bool {
+        let [_, _, _, kind, flags, ..] = self.head;
+        kind == SETTINGS && flags & ACK == 0
+    }
+
+    /// Reads a part of the settings. A setting is an identifier of two bytes and a value of four.
+    fn read_settings(&mut self, payload: &[u8]) {
+        for (byte, rest) in payload.iter().zip((0..self.rest).rev()) {
+            self.setting = self.setting << 8 | u64::from(*byte);
+            let (identifier, value) = ((self.setting >> 32) as u16, self.setting as u32);
+            if rest % SETTING == 0 && identifier == MAX_CONCURRENT_STREAMS {
+                self.stated = Some(value as usize);
+            }
+        }
+    }
+
+    /// Applies settings that are complete. Those without a number of streams don't change it; at first, it isn't bounded.
+    fn end_frame(&mut self) {
+        self.filled = 0;
+        if self.is_in_settings() {
+            self.streams_most = self.stated.take().or(self.streams_most).or(Some(usize::MAX));
+        }
     }
 }
 
@@ -112,12 +161,13 @@ impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for ObservedStream<S, F> {
 mod tests {
     use super::*;
 
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
     #[test]
     fn heads_are_counted_however_frames_are_torn() {
-        let frame = |kind, flags, payload: &[u8]| {
-            let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-            [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
-        };
         let frames = [
             frame(4, 0, &[0; 12]),
             frame(HEADERS, 4, &[HEADERS; 300]),
@@ -130,9 +180,43 @@ mod tests {
         ]
         .concat();
         for size in 1..frames.len() {
-            let mut count = HeadCount::default();
-            let heads: usize = frames.chunks(size).map(|piece| count.count(piece)).sum();
+            let mut scanner = FrameScanner::default();
+            let heads: usize = frames.chunks(size).map(|piece| scanner.scan(piece)).sum();
             assert_eq!(heads, 3, "{size} bytes at a time");
+        }
+    }
+
+    #[test]
+    fn the_last_settings_with_a_number_of_streams_count_however_frames_are_torn() {
+        let settings = |settings: &[(u16, u32)]| {
+            let payload = settings.iter().flat_map(|(identifier, value)| {
+                [&identifier.to_be_bytes()[..], &value.to_be_bytes()].concat()
+            });
+            frame(SETTINGS, 0, &payload.collect::<Vec<_>>())
+        };
+        let (window, streams) = (4, MAX_CONCURRENT_STREAMS);
+        let steps = [
+            (frame(SETTINGS, ACK, b""), None),
+            (settings(&[]), Some(usize::MAX)),
+            (settings(&[(streams, 100)]), Some(100)),
+            // The same bytes in other places are no setting.
+            (frame(0, 0, &settings(&[(streams, 5)])), Some(100)),
+            (settings(&[(window, 3), (6, 0x0003_0000)]), Some(100)),
+            (settings(&[(window, 1 << 20), (streams, 7), (streams, 2), (window, 9)]), Some(2)),
+            (settings(&[]), Some(2)),
+            (settings(&[(streams, 0)]), Some(0)),
+            (settings(&[(streams, u32::MAX)]), Some(u32::MAX as usize)),
+        ];
+        for size in 1..60 {
+            let mut scanner = FrameScanner::default();
+            for (frame, most) in &steps {
+                let (last, before) = frame.split_last().unwrap();
+                let most_before = scanner.streams_most();
+                before.chunks(size).for_each(|piece| assert_eq!(scanner.scan(piece), 0));
+                assert_eq!(scanner.streams_most(), most_before, "settings that aren't complete");
+                scanner.scan(&[*last]);
+                assert_eq!(scanner.streams_most(), *most, "{frame:?}, {size} bytes at a time");
+            }
         }
     }
 }

@@ -12,7 +12,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
@@ -36,11 +35,10 @@ const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 pub(super) struct Http2Streams {
     /// The number of handles: one per request until its response and its body have ended, and one in the pool.
     pub(super) lent: AtomicUsize,
-    /// The number of streams that the server allows; 0 until it has stated it.
+    /// The number of streams that the server allows by its last settings; 0 before the first ones.
     pub(super) most: AtomicUsize,
+    /// Notified when that changes, and when the connection has ended.
     pub(super) changed: Notify,
-    /// Woken when bytes have been read.
-    pub(super) has_read: AtomicWaker,
     /// True if a response was late, the server refused a request, or the connection seems dead. No new requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
     /// The time of the first request since anything was read. `None` if there is none.
@@ -52,6 +50,14 @@ pub(super) struct Http2Streams {
 }
 
 impl Http2Streams {
+    /// Records the number of streams that the server allows. A server may change it at any time.
+    pub(super) fn note_most(&self, most: Option<usize>) {
+        let most = most.unwrap_or(0);
+        if self.most.swap(most, Relaxed) != most {
+            self.changed.notify_one();
+        }
+    }
+
     /// Records that a request is sent. It allows for a response and some interim responses.
     pub(super) fn expect(&self) {
         let most = self.lent.load(Relaxed) + HINTS_RESERVE;
