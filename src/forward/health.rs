@@ -151,7 +151,7 @@ fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     match answered {
         Ok(status) => Some(matches!(status.as_u16(), 502..=504)),
         Err(Failure::Busy | Failure::NoneHealthy { .. }) => None,
-        Err(failure) if failure.is_of_client() => None,
+        Err(failure) if failure.is_of_client() || failure.is_of_malformed_request() => None,
         Err(_) => Some(true),
     }
 }

@@ -5,11 +5,13 @@ use hyper::Response;
 
 use crate::{
     harness::{
+        frames::{Frames, HEADERS, INTERNAL_ERROR, PROTOCOL_ERROR},
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
-    proxy::{forward_to, quoted},
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 fn answering(status: u16) -> Upstream {
@@ -64,6 +66,29 @@ fn a_body_that_comes_too_late_for_its_route_is_no_failure_of_the_server() {
         "{}",
         gateway.log()
     );
+}
+
+/// Else a client could have all servers ejected: Go's servers, for example, take `/%` for malformed.
+#[test]
+fn requests_that_a_server_takes_for_malformed_do_not_eject_it() {
+    for (code, resets) in [(PROTOCOL_ERROR, 10), (INTERNAL_ERROR, 1)] {
+        let resetting = WireUpstream::start(move |wire| {
+            let mut server = Frames::accept(wire);
+            while let Some(frame) = server.next() {
+                if frame.kind == HEADERS {
+                    server.reset_with(frame.stream, code);
+                }
+            }
+        });
+        let good = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("")) });
+        let list = [resetting.url(), good.url()].map(quoted);
+        let keys =
+            "http2 = true\nbalance = \"round-robin\"\neject = { failures = 1, for = \"1h\", max = \"50%\" }";
+        let gateway = Gateway::start(&forward_to(&list, keys));
+        let mut client = gateway.client();
+        let statuses = [(); 20].map(|()| client.get("/%").status);
+        assert_eq!(statuses.iter().filter(|status| **status == 502).count(), resets, "{statuses:?}");
+    }
 }
 
 #[test]
