@@ -3,6 +3,7 @@
 mod blocking;
 mod bounds;
 mod delays;
+mod failing;
 mod fairness;
 mod overrides;
 mod quotas;

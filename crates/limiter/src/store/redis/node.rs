@@ -298,10 +298,11 @@ impl Link {
 
     /// Does what is to be done when the breaker has opened.
     fn fall_back(self: &Arc<Self>) {
+        // First, since only the probes close the breaker again, and a program's log may panic.
+        tokio::spawn(probe(Probing(self.clone())));
         let server = &self.name;
         tracing::warn!(server, "the store fails: each limit's on_failure applies until it answers");
         self.ask_cluster();
-        tokio::spawn(probe(Probing(self.clone())));
     }
 
     /// Logs that requests weren't answered in time, and how long a round trip takes now, if there is an answer at all.
