@@ -90,9 +90,15 @@ fn asks_store(gateway: &Gateway) -> bool {
     gateway.get("/told").header("ratelimit-policy") == Some("\"told\";q=1000;w=3600")
 }
 
-/// Waits until the gateway counts in Redis again.
-fn await_store(gateway: &Gateway) {
-    wait_until("the store is used", || asks_store(gateway));
+/// Waits until the gateway counts in Redis again. Returns the number of requests that it took, each of which may count there: one whose
+/// answer is late is decided without the store, and counts nevertheless.
+fn await_store(gateway: &Gateway) -> u64 {
+    let mut asked = 0;
+    wait_until("the store is used", || {
+        asked += 1;
+        asks_store(gateway)
+    });
+    asked
 }
 
 #[test]

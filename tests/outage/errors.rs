@@ -1,6 +1,6 @@
 //! Servers that reply with errors: each limit's failure policy applies, until the store can decide again.
 
-use std::{fs, process::Command, thread};
+use std::{fs, process::Command, thread, time::Instant};
 
 use crate::{
     harness::{
@@ -127,10 +127,12 @@ fn a_demoted_primary_is_not_stormed_under_load() {
     load.wait_for(100);
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let connections = || redis.info("total_connections_received").parse::<u64>().unwrap();
-    let before = connections();
+    let (since, before) = (Instant::now(), connections());
     load.wait_for(3_000);
     let made = connections() - before;
-    assert!(made < 20, "{made} connections were made");
+    // Each of the two workers looks for another primary once a second.
+    let most = 20 + 2 * since.elapsed().as_secs();
+    assert!(made < most, "{made} connections were made, of at most {most}");
     assert!(!gateway.log().contains("the store fails"), "{}", gateway.log());
     load.end();
 }
@@ -146,14 +148,17 @@ fn a_demoted_primary_is_left_for_the_one_that_its_address_leads_to() {
     for _ in 0..5 {
         await_store(&gateway);
     }
-    let counted = |redis: &Redis| redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]);
-    let before = counted(&one);
-    wait_until("the count is copied", || counted(&other) == before);
+    let counted =
+        |redis: &Redis| redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]).parse::<u64>().unwrap();
+    wait_until("the count is copied", || counted(&other) == counted(&one));
     address.lead_to(other.port());
     other.command(&["REPLICAOF", "NO", "ONE"]);
     one.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
-    await_store(&gateway);
-    assert_eq!(counted(&other).parse::<u64>().unwrap(), before.parse::<u64>().unwrap() + 1);
+    let before = counted(&other);
+    assert!(before >= 5, "{before}");
+    let asked = await_store(&gateway);
+    let charged = counted(&other) - before;
+    assert!((1..=asked).contains(&charged), "{charged} of {asked}");
 }
 
 #[test]
@@ -177,7 +182,7 @@ fn a_server_that_is_loading_is_waited_for() {
     let per_key = ["--key-load-delay", "50000", "--loading-process-events-interval-bytes", "1024"];
     let mut redis = Redis::start_with(&per_key);
     let gateway = Gateway::start(&policies(&redis.url()));
-    await_store(&gateway);
+    let asked_before = await_store(&gateway);
     redis.command(&["EVAL", "for i = 1, 400 do redis.call('SET', i, ('x'):rep(100)) end", "0"]);
     redis.command(&["SAVE"]);
     redis.kill();
@@ -186,8 +191,9 @@ fn a_server_that_is_loading_is_waited_for() {
     wait_until("it is told", || gateway.log().contains("LOADING"));
     redis.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     // What was saved counts on.
-    await_store(&gateway);
-    assert_eq!(redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]), "2");
+    let asked = asked_before + await_store(&gateway);
+    let charged = redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]).parse().unwrap();
+    assert!((2..=asked).contains(&charged), "{charged} of {asked}");
 }
 
 #[test]
