@@ -46,7 +46,7 @@ use crate::{
     },
 };
 
-use self::{descriptors::DescriptorPlanner, routed::Routed};
+use self::descriptors::DescriptorPlanner;
 use super::{split::Split, target::Target};
 
 /// The routes and limits of a configuration.
@@ -198,8 +198,8 @@ impl Planner {
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
         let others = self.other_routes(&found, parts, &target, claims).map_err(rejected)?;
-        let routed = Routed { found, others };
-        routed.check_token(claims).map_err(rejected)?;
+        routed::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
+            .map_err(rejected)?;
         let terms_of = |found: &Found<'_, '_, Route>| {
             let subject = Subject {
                 client: client.address,
@@ -215,7 +215,10 @@ impl Planner {
             };
             found.route.limits.iter().map(|rule| rule.terms(&subject)).collect()
         };
-        let (limits, terms) = routed.limits(terms_of).map_err(rejected)?;
+        let (mut limits, mut terms) = (Cow::Borrowed(&*route.limits), terms_of(&found));
+        for other in &others {
+            routed::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
+        }
         if let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim) {
             let is_covered = |other: &Route| other.is_covered_by(&limits, route.requires);
             self.check_rewritten(rewrite, uri.path(), split, is_covered).map_err(rejected)?;

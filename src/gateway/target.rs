@@ -70,7 +70,7 @@ impl<'r> Target<'r> {
         };
         let readings =
             path::readings(&forwarded, &matched).map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
-        let query_in_path = match forwarded.split_once(';') {
+        let query_in_path = match forwarded.split_once(';').filter(|_| !readings.is_empty()) {
             Some((_, rest)) if query.is_empty() => rest.to_owned(),
             Some((_, rest)) => format!("{rest}?{query}"),
             None => String::new(),
