@@ -10,7 +10,7 @@ mod rights;
 mod sentinel;
 mod server;
 
-use crate::harness::gateway::Gateway;
+use crate::harness::{gateway::Gateway, wait_until};
 
 /// Returns a configuration: five an hour for each `x-key`, and 503 if the store can't answer.
 fn by_key(store: &str) -> String {
@@ -32,6 +32,19 @@ fn by_key(store: &str) -> String {
         limits = ["per-key"]
         "#
     )
+}
+
+/// Starts a gateway with this configuration of [`by_key`], and waits until its store decides. A gateway starts without its store if
+/// connecting takes too long, as a TLS handshake does on a busy machine.
+fn start_with_store(toml: &str) -> Gateway {
+    let gateway = Gateway::start(toml);
+    await_store(&gateway, "before");
+    gateway
+}
+
+/// Waits until the store decides for this key.
+fn await_store(gateway: &Gateway, key: &str) {
+    wait_until("the store decides", || ask(gateway, key) != 503);
 }
 
 fn ask(gateway: &Gateway, key: &str) -> u16 {

@@ -13,12 +13,15 @@ use crate::{
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A configuration that sends all to an upstream under a limit `l` with these keys.
+/// A configuration that sends all to an upstream under a limit `l` with these keys. The path `/up` is answered if the store is there that
+/// counts them.
 fn toml(store: &str, server: &str, limit: &str, url: &str) -> String {
     format!(
         "[server]\nworkers = 1\n{server}\n{store}[limits.l]\nkey = \"global\"\n{limit}\n\
          [upstreams.api]\nservers = [\"{url}\"]\n\
-         [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\nlimits = [\"l\"]\n"
+         [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\nlimits = [\"l\"]\n\
+         [[routes]]\npath = \"/up\"\nrespond = {{}}\nlimits = [\"up\"]\n\
+         [limits.up]\nkey = \"global\"\nrate = \"1000000/h\"\non_failure = \"deny\"\n"
     )
 }
 
@@ -30,6 +33,8 @@ fn assert_leases_are_released(store: &str, servers: &[Redis]) {
         let server = format!("timeouts = {{ drain = \"{drain}\" }}");
         let limit = "algorithm = \"concurrency\"\nrate = \"3\"";
         let mut gateway = Gateway::start(&toml(store, &server, limit, &upstream.url()));
+        // A busy machine may be slow to connect, and a gateway starts without its store then.
+        wait_until("the store is used", || gateway.get("/up").status == 200);
         let mut clients = [(); 3].map(|()| gateway.client());
         clients.iter_mut().for_each(|client| client.send(GET));
         clients.iter().for_each(|_| is_asked.recv_timeout(harness::PATIENCE).unwrap());
@@ -68,6 +73,7 @@ fn costs_that_responses_tell_in_the_end_are_recorded() {
     let limit = "rate = \"1000/h\"\ncost = { response_header = \"x-tokens-used\" }";
     let toml = toml(&redis.store(), "", limit, &upstream.url());
     let mut gateway = Gateway::start(&toml);
+    wait_until("the store is used", || gateway.get("/up").status == 200);
     let mut clients: Vec<Client> = (0..6).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(GET));
     clients.iter().for_each(|_| is_asked.recv_timeout(harness::PATIENCE).unwrap());
@@ -79,6 +85,7 @@ fn costs_that_responses_tell_in_the_end_are_recorded() {
     redis.resume();
     wait_for_end(&mut gateway);
     let next = Gateway::start(&toml);
+    wait_until("the store is used", || next.get("/up").status == 200);
     let mut client = next.client();
     client.send(GET);
     release.send(()).unwrap();

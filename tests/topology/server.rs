@@ -10,7 +10,7 @@ use crate::{
         redis::{Redis, tls::Certificates},
         wait_until,
     },
-    topology::{ask, assert_five_pass, by_key},
+    topology::{ask, assert_five_pass, by_key, start_with_store},
 };
 
 /// What docs/configuration.md says that a user needs.
@@ -36,7 +36,7 @@ fn a_limit_holds_over_tls_and_with_a_certificate_of_the_gateways_own() {
     let files = Certificates::for_server(&["127.0.0.1"]);
     let (_redis, port) = files.start("yes", &[]);
     let ([ca, cert], key) = (["ca.pem", "client.pem"].map(|name| files.path(name)), files.path("client.key"));
-    let gateway = Gateway::start(&by_key(&format!(
+    let gateway = start_with_store(&by_key(&format!(
         "url = \"rediss://127.0.0.1:{port}\"\ntls = {{ ca = {ca:?}, cert = {cert:?}, key = {key:?} }}"
     )));
     assert_five_pass(&[&gateway], "a");
@@ -47,7 +47,7 @@ fn the_name_in_the_certificate_may_be_another_one_than_the_host() {
     let files = Certificates::for_server(&["redis.internal"]);
     let (_redis, port) = files.start("no", &[]);
     let ca = files.path("ca.pem");
-    let gateway = Gateway::start(&by_key(&format!(
+    let gateway = start_with_store(&by_key(&format!(
         "url = \"rediss://127.0.0.1:{port}\"\ntls = {{ ca = {ca:?}, server_name = \"redis.internal\" }}"
     )));
     assert_five_pass(&[&gateway], "a");
