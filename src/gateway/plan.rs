@@ -31,7 +31,7 @@ use hyper::{
 };
 use smallvec::SmallVec;
 use tollgate_routing::{
-    Found, Matcher, Pattern, Table,
+    Found, Matcher, Pattern, Table, View,
     path::{self, TooManyReadings},
     template::{Location, Template},
 };
@@ -57,6 +57,8 @@ pub(crate) struct Planner {
     pub(crate) rules: BTreeMap<String, Arc<Rule>>,
     pub(crate) descriptors: DescriptorPlanner,
     pub(crate) escaped_slashes: EscapedSlashes,
+    /// True if a route has limits or requires a token.
+    is_protecting: bool,
 }
 
 /// A route of the configuration.
@@ -177,7 +179,9 @@ impl Planner {
         });
         let routes = Table::new(routes);
         let descriptors = DescriptorPlanner::new(config, &rules);
-        Self { routes, descriptors, escaped_slashes: config.server.escaped_slashes, rules }
+        let is_protecting = routes.routes().any(|(_, route)| route.is_protected());
+        let escaped_slashes = config.server.escaped_slashes;
+        Self { routes, descriptors, escaped_slashes, is_protecting, rules }
     }
 
     /// Returns the plan of a request from this client, with the claims of its verified token.
@@ -243,7 +247,7 @@ impl Planner {
     /// Returns the routes with limits or a required token that servers may see in other readings of the path.
     ///
     /// # Errors
-    /// A reading leaves its parent directory, so that a limit by a part of the path could be made to count for anything.
+    /// A reading leaves its parent directory, and a route has limits or requires a token.
     fn other_routes<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
@@ -253,15 +257,18 @@ impl Planner {
     ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
         let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
         for reading in &target.readings {
-            let other = self.routes.find(&target.view(parts, reading, claims));
-            let is_new = |other: &Found<'_, '_, Route>| {
-                !iter::once(found).chain(&others).any(|known| known.is_alike(other))
-            };
-            let other = other.filter(|other| other.route.is_protected()).filter(is_new);
-            others.extend(other);
+            let view = target.view(parts, reading, claims);
+            for query in [target.query, &target.query_in_path] {
+                let other = self.routes.find(&View { query, ..view });
+                let is_new = |other: &Found<'_, '_, Route>| {
+                    !iter::once(found).chain(&others).any(|known| known.is_alike(other))
+                };
+                let other = other.filter(|other| other.route.is_protected()).filter(is_new);
+                others.extend(other);
+            }
         }
-        let is_protected = found.route.is_protected() || !others.is_empty();
-        if !target.readings.is_empty() && is_protected && path::climbs(&target.forwarded) {
+        // Some servers find the route of such a path before they resolve it, so it could be any.
+        if !target.readings.is_empty() && self.is_protecting && path::climbs(&target.forwarded) {
             return Err(Rejection::PathClimbs);
         }
         Ok(others)

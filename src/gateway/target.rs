@@ -11,6 +11,8 @@ use hyper::{
     },
 };
 
+use percent_encoding::percent_decode_str;
+
 use crate::{config::EscapedSlashes, reject::Rejection};
 use tollgate_routing::{
     VerifiedClaims, View,
@@ -30,7 +32,7 @@ pub(crate) struct Target<'r> {
     pub(crate) readings: Vec<String>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
-    /// The query of servers that end the path at a `;`. Empty if the path has none.
+    /// The query of servers that end the path earlier. Empty if the path has none.
     pub(crate) query_in_path: String,
 }
 
@@ -70,10 +72,9 @@ impl<'r> Target<'r> {
         };
         let readings =
             path::readings(&forwarded, &matched).map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
-        let query_in_path = match forwarded.split_once(';').filter(|_| !readings.is_empty()) {
-            Some((_, rest)) if query.is_empty() => rest.to_owned(),
-            Some((_, rest)) => format!("{rest}?{query}"),
-            None => String::new(),
+        let query_in_path = match readings.is_empty() {
+            true => String::new(),
+            false => query_in_path(&forwarded, query),
         };
         Ok(Self { host, forwarded, matched, readings, query, query_in_path })
     }
@@ -150,6 +151,15 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
         (Some(authority), _) => host_of(authority),
         (None, _) => Ok(host.unwrap_or_default()),
     }
+}
+
+/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`.
+fn query_in_path(path: &str, query: &str) -> String {
+    let separator = if query.is_empty() { "" } else { "?" };
+    let behind = |text: &str, end: char| Some([text.split_once(end)?.1, separator, query].concat());
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let queries = [behind(path, ';'), behind(&decoded, '?')];
+    queries.into_iter().flatten().collect::<Vec<_>>().join("&")
 }
 
 /// Returns true if a request has an expectation other than `100-continue`.

@@ -60,7 +60,7 @@ pub struct Subject<'r> {
     pub host: &'r str,
     /// The query as it came, without the `?`.
     pub query: &'r str,
-    /// The query of servers that end the path at a `;`. Empty if the path has none.
+    /// The query of servers that end the path earlier. Empty if the path has none.
     pub query_in_path: &'r str,
     /// The request's header.
     pub headers: &'r HeaderMap,

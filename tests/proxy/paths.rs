@@ -220,6 +220,9 @@ const READERS: &[(&str, Reader)] = &[
     ("literal backslashes are slashes", |path| resolved(decoded(&path.replace('\\', "/")).split('/'))),
     ("all of these", |path| resolved(without_parameters(&decoded(path).replace('\\', "/")).split('/'))),
     ("those that end at a semicolon", |path| resolved(decoded(path.split(';').next().unwrap()).split('/'))),
+    ("those that end at a decoded question mark", |path| {
+        resolved(decoded(path).split(['?', '#']).next().unwrap().split('/'))
+    }),
     ("PHP's and Python's URLs", |path| resolved(decoded(behind_host(path)).split('/'))),
     ("URLs of browsers", |path| {
         let path = path.replace('\\', "/");

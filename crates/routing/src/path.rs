@@ -75,28 +75,48 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
     Cow::Owned(canonical)
 }
 
-/// The most [`readings`] of a path. Each is routed, so they bound what a request costs.
-const MOST_READINGS: usize = 32;
+/// Returns a [`forwarded`] path with the escapes of [`matched`], and with all its slashes.
+fn canonical(forwarded: &str) -> String {
+    let mut canonical = String::with_capacity(forwarded.len());
+    for (at, segment) in forwarded.split('/').enumerate() {
+        if at > 0 {
+            canonical.push('/');
+        }
+        push_canonical(segment, &mut canonical);
+    }
+    canonical
+}
 
-/// More readings than [`MOST_READINGS`].
+/// The most [`readings`] of a path, and the longest path in bytes that may have any. They bound what a request costs.
+const MOST_READINGS: usize = 32;
+const LONGEST: usize = 8 << 10;
+
+/// A path has too many readings, or is too long to find them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooManyReadings;
 
-/// Returns the other paths that servers may see in a [`forwarded`] path, each once, in the form of [`matched`]; usually none.
+/// Returns the other paths that servers may see in a [`forwarded`] path, each once; usually none. They are in the form of [`matched`],
+/// but may have empty segments.
 ///
 /// - Some resolve the path as a reference, as browsers do: `\` is a slash, and what is behind `//` is a host (Node, PHP).
-/// - Some end the path at the first `;` (Fastify 4, Restify).
+/// - Some end the path at the first `;` (Fastify 4, Restify), some at an escaped `?` or `#` (h3).
 /// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
-///   follows a `;` in a segment (servlet containers), a line feed at the end (Starlette) or bytes that aren't UTF-8 (Bottle).
+///   follows a `;` in a segment, before or after they decode it (servlet containers), a line feed at the end (Starlette) or bytes that
+///   aren't UTF-8 (Bottle).
+/// - Some take an empty segment for a parameter (Fastify, gin).
 ///
 /// Any of these may come together.
 ///
 /// # Errors
 /// There are too many.
 pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyReadings> {
-    let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'\n');
-    if !forwarded.starts_with("//") && !matched.bytes().any(is_special) {
+    let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'?' | b'#' | b'\n');
+    let has_empty_segment = matched.len() < forwarded.len() && forwarded.contains("//");
+    if !has_empty_segment && !matched.bytes().any(is_special) {
         return Ok(Vec::new());
+    }
+    if forwarded.len() > LONGEST {
+        return Err(TooManyReadings);
     }
     let mut spellings = vec![Cow::Borrowed(forwarded)];
     if forwarded.contains('\\') {
@@ -106,11 +126,14 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
     spellings.extend(hosts.into_iter().map(Cow::Owned));
     let cut = spellings.iter().filter_map(|spelling| Some(spelling.split_once(';')?.0.to_owned().into()));
     let cut: Vec<_> = cut.collect();
-    let mut readings = Vec::new();
+    let mut readings: Vec<String> = Vec::new();
     for spelling in spellings.into_iter().chain(cut) {
-        for reading in with_liberties(self::matched(&spelling).into_owned()) {
-            if reading != matched && !readings.contains(&reading) {
-                readings.push(reading);
+        for path in with_liberties(canonical(&spelling)) {
+            let path = self::forwarded(&path);
+            for reading in [self::matched(&path), without_last_slashes(&path).into()] {
+                if *reading != *matched && !readings.iter().any(|known| *known == *reading) {
+                    readings.push(reading.into_owned());
+                }
             }
             if readings.len() > MOST_READINGS {
                 return Err(TooManyReadings);
@@ -126,42 +149,62 @@ fn behind_host(path: &str) -> Option<String> {
     Some(forwarded(host.find('/').map_or("/", |end| &host[end..])).into_owned())
 }
 
-/// Returns a [`matched`] path, and what servers see in it that change escapes, `\`, parameters, line feeds or invalid bytes.
-fn with_liberties(matched: String) -> impl Iterator<Item = String> {
-    let valid = without_invalid(&matched);
+/// Returns a [`canonical`] path as servers see it that change escapes, `\`, parameters, line feeds or invalid bytes, or end it earlier.
+fn with_liberties(path: String) -> impl Iterator<Item = String> {
+    let valid = without_invalid(&path);
+    let (has_slash, has_backslash) = (has_escapes(&path) && path.contains("%2F"), path.contains('\\'));
+    let has_parameters = path.contains(';');
     let has = [
-        has_escapes(&matched) && matched.contains("%2F"),
-        matched.contains('\\'),
-        matched.contains(';'),
-        matched.contains('\n'),
-        valid != matched,
+        valid != path,
+        path.contains(['?', '#']),
+        has_parameters,
+        has_slash,
+        has_backslash,
+        has_parameters && (has_slash || has_backslash),
+        path.contains('\n'),
     ];
-    let apply = move |[escaped, backslash, parameters, line, invalid]: [bool; 5]| {
-        let mut path = if invalid { valid.clone() } else { matched.clone() };
-        if escaped {
+    let apply = move |[invalid, end, parameters, slash, backslash, decoded_parameters, line]: [bool; 7]| {
+        let mut path = if invalid { valid.clone() } else { path.clone() };
+        if end {
+            path.truncate(path.find(['?', '#']).unwrap_or(path.len()));
+        }
+        if parameters {
+            path = without_parameters(&path);
+        }
+        if slash {
             path = path.replace("%2F", "/");
         }
         if backslash {
             path = path.replace('\\', "/");
         }
-        if parameters {
-            let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
-            path = segments.collect::<Vec<_>>().join("/");
+        if decoded_parameters {
+            path = without_parameters(&path);
         }
         if line {
             path.truncate(path.trim_end_matches('\n').len());
         }
-        self::matched(&forwarded(&path)).into_owned()
+        path
     };
-    let liberties = (0..32).map(|set| [0, 1, 2, 3, 4].map(|liberty| set >> liberty & 1 == 1));
-    let is_possible = move |set: &[bool; 5]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
+    let liberties = (0..128).map(|set| [0, 1, 2, 3, 4, 5, 6].map(|liberty| set >> liberty & 1 == 1));
+    let is_possible = move |set: &[bool; 7]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
     liberties.filter(is_possible).map(apply)
 }
 
-/// Returns a [`matched`] path without the bytes that aren't UTF-8.
-fn without_invalid(matched: &str) -> String {
-    let mut valid = String::with_capacity(matched.len());
-    for (at, part) in matched.split('%').enumerate() {
+fn without_parameters(path: &str) -> String {
+    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// Returns a path without slashes at its end; the root is `/`.
+fn without_last_slashes(path: &str) -> &str {
+    let path = path.trim_end_matches('/');
+    if path.is_empty() { "/" } else { path }
+}
+
+/// Returns a [`canonical`] path without the bytes that aren't UTF-8.
+fn without_invalid(canonical: &str) -> String {
+    let mut valid = String::with_capacity(canonical.len());
+    for (at, part) in canonical.split('%').enumerate() {
         match at {
             0 => valid.push_str(part),
             _ if part.starts_with("25") || part.starts_with("2F") => valid.extend(["%", part]),
@@ -355,8 +398,13 @@ mod tests {
             ("/a\\b", &["/a/b"]),
             ("/a%3bx/b", &["/a/b"]),
             ("/x/..%3b/a", &["/a"]),
-            ("/x%2f..%2F%2e%2E%2f%2fa%2f", &["/a"]),
+            ("/x%2f..%2F%2e%2E%2f%2fa%2f", &["/a", "//a"]),
             ("/x%3b%2f..%2fa", &["/a", "/x"]),
+            // Parameters that end at a slash, and not at an escaped one.
+            ("/a%2Fb;c%2Fd/8", &["/a/b", "/a%2Fb", "/a%2Fb/8", "/a/b/8", "/a/b/d/8", "/a/b;c/d/8"]),
+            // Escapes that end a path.
+            ("/a%3Fb/c", &["/a"]),
+            ("/a%23b", &["/a"]),
             ("/a%0a", &["/a"]),
             ("/a%0ab", &[]),
             ("/a%ff%25b", &["/a%25b"]),
@@ -367,20 +415,22 @@ mod tests {
             ("/a%252fb", &[]),
             // A path that ends at a semicolon, which isn't an escape.
             ("/a;x=1/b", &["/a/b", "/a"]),
-            ("/a/;x/b;y", &["/a/b", "/a"]),
+            ("/a/;x/b;y", &["/a/b", "/a", "/a//b"]),
             ("/;/a", &["/a", "/"]),
             // Backslashes, which aren't escapes, as in the URLs of browsers.
             ("/a%5Cb/..\\c", &["/a/c", "/c"]),
             ("/a\\..\\c", &["/c"]),
             // Behind what may be a host.
-            ("//a/b/../c", &["/c"]),
-            ("/\\a\\b", &["/a/b", "/b"]),
-            ("//x\\y/b", &["/x/y/b", "/b", "/y/b"]),
-            ("///a/b/", &["/b"]),
-            ("//a", &["/"]),
-            ("//a/b;c", &["/a/b", "/b;c", "/b"]),
-            ("/a//b", &[]),
-            ("/%2Fa/b", &["/a/b"]),
+            ("//a/b/../c", &["/c", "//a/c"]),
+            ("/\\a\\b", &["/a/b", "/b", "//a/b"]),
+            ("//x\\y/b", &["/x/y/b", "/b", "/y/b", "//x\\y/b", "//x/y/b"]),
+            ("///a/b/", &["/b", "///a/b"]),
+            ("//a", &["/", "//a"]),
+            ("//a/b;c", &["/a/b", "/b;c", "/b", "//a/b;c", "//a/b"]),
+            // An empty segment may be a parameter.
+            ("/a//b/", &["/a//b"]),
+            ("/a//", &[]),
+            ("/%2Fa/b", &["/a/b", "//a/b"]),
         ] {
             let forwarded = forwarded(path);
             let mut readings = readings(&forwarded, &matched(&forwarded)).unwrap();
@@ -391,6 +441,8 @@ mod tests {
         }
         let many = "/a;b%2Fc\\d%5Ce%80".repeat(3) + "%0a";
         assert_eq!(readings(&many, &matched(&many)), Err(TooManyReadings));
+        let long = "/a;b".to_owned() + &"c".repeat(LONGEST);
+        assert_eq!(readings(&long, &matched(&long)), Err(TooManyReadings));
     }
 
     #[test]

@@ -65,9 +65,10 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
-    /// Returns true if a path in the form of [`path::matched`] has this pattern.
+    /// Returns true if a path in the form of [`path::matched`] has this pattern. An empty segment is a parameter.
     pub fn matches(&self, path: &str) -> bool {
-        let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+        let rest = path.strip_prefix('/').filter(|rest| !rest.is_empty());
+        let mut segments = rest.into_iter().flat_map(|rest| rest.split('/'));
         for step in self.steps() {
             match step {
                 SegmentShape::Literal(text) if segments.next() == Some(text) => {}
@@ -287,6 +288,8 @@ mod tests {
             ("/", "/a", false),
             ("/a/{id}", "/a/7", true),
             ("/a/{id}", "/a", false),
+            ("/a/{id}/b", "/a//b", true),
+            ("/a/b", "/a//b", false),
             ("/a/{id}", "/b/7", false),
             ("/a/{id}", "/a/7/b", false),
             ("/a/{*rest}", "/a", true),

@@ -103,6 +103,19 @@ path     = "/login/dear"
 upstream = "users"
 limits   = [{ name = "login", cost = 5 }]
 [[routes]]
+name     = "full"
+host     = "b.test"
+path     = "/export"
+query    = { full = "1" }
+upstream = "users"
+limits   = [{ name = "login", cost = 5 }]
+[[routes]]
+name     = "tenant"
+host     = "b.test"
+path     = "/of/{tenant}/login"
+upstream = "users"
+limits   = ["login"]
+[[routes]]
 name     = "private"
 host     = "b.test"
 path     = "/private"
@@ -324,6 +337,22 @@ fn a_request_has_one_plan() {
         ),
         ("GET b.test /data;x", "rest [api skipped] upstream 1"),
         ("GET b.test /map;zoom=3/tile", "rest [] upstream 1"),
+        ("GET b.test /export;full=1", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /export?full=1", "full [login ip=192.0.2.7 at 5] upstream 1"),
+        // A path may end at an escaped question mark.
+        ("GET b.test /login%3Fa", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /data%3Fapi_key=k1", "rest [api query:api_key=k1] upstream 1"),
+        ("GET b.test /data%3Fapi%5Fkey%3Dk1%26a?b", "rest [api query:api_key=k1] upstream 1"),
+        // Servers may find the route before they resolve the path.
+        ("GET b.test /login%2F..%2Fa", "rest path-ambiguous"),
+        ("GET b.test /a\\..\\b", "rest path-ambiguous"),
+        ("GET b.test /a/..;/b", "rest path-ambiguous"),
+        // An empty segment may be a parameter.
+        ("GET a /items//x", "- no-route"),
+        ("GET b.test /a//b", "rest [] upstream 1"),
+        ("GET b.test /of//login", "rest [login ip=192.0.2.7] upstream 1"),
+        // Parameters may end at slashes only, whatever is escaped.
+        ("GET b.test /%2F;a%2Fb/login", "rest [login ip=192.0.2.7] upstream 1"),
         // A rewritten path has only readings that plain paths have, or that are counted alike.
         ("GET a /shop/7", "shop [] upstream 0 /items/7"),
         ("GET a /shop/7;x", "shop [] upstream 0 /items/7;x"),
