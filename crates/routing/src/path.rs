@@ -416,7 +416,7 @@ mod tests {
             // A path that ends at a semicolon, which isn't an escape.
             ("/a;x=1/b", &["/a/b", "/a"]),
             ("/a/;x/b;y", &["/a/b", "/a", "/a//b"]),
-            ("/;/a", &["/a", "/"]),
+            ("/;/a", &["/a", "/", "//a"]),
             // Backslashes, which aren't escapes, as in the URLs of browsers.
             ("/a%5Cb/..\\c", &["/a/c", "/c"]),
             ("/a\\..\\c", &["/c"]),
