@@ -82,7 +82,7 @@ fn target(text: &[u8]) -> Result<Uri, Rejection> {
     }
     match uri.path() {
         path if path.starts_with('/') && matches!(path::forwarded(path), Cow::Owned(_)) => {
-            Err(Rejection::PathClimbs)
+            Err(Rejection::DotsHidden)
         }
         _ => Ok(uri),
     }

@@ -64,8 +64,8 @@ pub enum Rejection {
     EscapedSlash,
     /// A path that servers read in several ways, which different limits apply to.
     PathAmbiguous,
-    /// A path that some servers read as leaving its directory, on a route with limits.
-    PathClimbs,
+    /// A path with a dot segment that only some servers see, which could escape limits.
+    DotsHidden,
     /// A method that isn't in upper case.
     MethodInvalid,
     /// An expectation other than `100-continue`.
@@ -125,10 +125,10 @@ impl Rejection {
                 "path-ambiguous",
                 &"servers may read the path in ways whose limits can't all be applied",
             ),
-            Self::PathClimbs => (
+            Self::DotsHidden => (
                 400,
                 "path-ambiguous",
-                &"some servers read the path as leaving its directory, which would escape its limits",
+                &"some servers see a dot segment in the path, by which it would escape limits",
             ),
             Self::MethodInvalid => (400, "method-invalid", &"the method has letters in lower case"),
             Self::ExpectationUnknown => {

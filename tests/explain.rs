@@ -294,7 +294,7 @@ fn what_servers_may_read_in_a_path_is_told() {
     let told = text(&folder, &["GET", &format!("{host}/v1/..;/a")]);
     for line in [
         "or read as /a, for no route\n",
-        "answer       400: some servers read the path as leaving its directory, which would escape its limits\n",
+        "answer       400: some servers see a dot segment in the path, by which it would escape limits\n",
         "route        orders  (/v1/{*rest})\n",
     ] {
         assert!(told.contains(line), "{told}");

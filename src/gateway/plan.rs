@@ -268,8 +268,8 @@ impl Planner {
             }
         }
         // Some servers find the route of such a path before they resolve it, so it could be any.
-        if !target.readings.is_empty() && self.is_protecting && path::climbs(&target.forwarded) {
-            return Err(Rejection::PathClimbs);
+        if !target.readings.is_empty() && self.is_protecting && path::has_hidden_dots(&target.forwarded) {
+            return Err(Rejection::DotsHidden);
         }
         Ok(others)
     }

@@ -103,7 +103,7 @@ impl<'r> Target<'r> {
     /// # Errors
     /// The path is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
-        if path::climbs(path) || path::begins_with_host(path) {
+        if path::has_hidden_dots(path) || path::begins_with_host(path) {
             return Err(Rejection::TargetInvalid);
         }
         self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
@@ -153,13 +153,16 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     }
 }
 
-/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`.
+/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`, as queries that are joined. To the
+/// latter, a fragment or a line may end in it, too (h3).
 fn query_in_path(path: &str, query: &str) -> String {
     let separator = if query.is_empty() { "" } else { "?" };
     let behind = |text: &str, end: char| Some([text.split_once(end)?.1, separator, query].concat());
     let decoded = percent_decode_str(path).decode_utf8_lossy();
-    let queries = [behind(path, ';'), behind(&decoded, '?')];
-    queries.into_iter().flatten().collect::<Vec<_>>().join("&")
+    let whole = behind(&decoded, '?');
+    let ends = ['#', '\n', '\r', '\u{2028}', '\u{2029}'];
+    let cut = whole.as_ref().and_then(|whole| Some(whole.split_once(ends)?.0.to_owned()));
+    [behind(path, ';'), whole, cut].into_iter().flatten().collect::<Vec<_>>().join("&")
 }
 
 /// Returns true if a request has an expectation other than `100-continue`.

@@ -89,7 +89,7 @@ fn canonical(forwarded: &str) -> String {
 
 /// The most [`readings`] of a path, and the longest path in bytes that may have any. They bound what a request costs.
 const MOST_READINGS: usize = 32;
-const LONGEST: usize = 8 << 10;
+const LONGEST: usize = 2 << 10;
 
 /// A path has too many readings, or is too long to find them.
 #[derive(Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub struct TooManyReadings;
 /// but may have empty segments.
 ///
 /// - Some resolve the path as a reference, as browsers do: `\` is a slash, and what is behind `//` is a host (Node, PHP).
-/// - Some end the path at the first `;` (Fastify 4, Restify), some at an escaped `?` or `#` (h3).
+/// - Some end the path at the first `;` (Fastify 4, Restify), some at an escaped `?` (h3).
 /// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
 ///   follows a `;` in a segment, before or after they decode it (servlet containers), a line feed at the end (Starlette) or bytes that
 ///   aren't UTF-8 (Bottle).
@@ -110,7 +110,7 @@ pub struct TooManyReadings;
 /// # Errors
 /// There are too many.
 pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyReadings> {
-    let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'?' | b'#' | b'\n');
+    let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'?' | b'\n');
     let has_empty_segment = matched.len() < forwarded.len() && forwarded.contains("//");
     if !has_empty_segment && !matched.bytes().any(is_special) {
         return Ok(Vec::new());
@@ -156,7 +156,7 @@ fn with_liberties(path: String) -> impl Iterator<Item = String> {
     let has_parameters = path.contains(';');
     let has = [
         valid != path,
-        path.contains(['?', '#']),
+        path.contains('?'),
         has_parameters,
         has_slash,
         has_backslash,
@@ -166,7 +166,7 @@ fn with_liberties(path: String) -> impl Iterator<Item = String> {
     let apply = move |[invalid, end, parameters, slash, backslash, decoded_parameters, line]: [bool; 7]| {
         let mut path = if invalid { valid.clone() } else { path.clone() };
         if end {
-            path.truncate(path.find(['?', '#']).unwrap_or(path.len()));
+            path.truncate(path.find('?').unwrap_or(path.len()));
         }
         if parameters {
             path = without_parameters(&path);
@@ -228,12 +228,12 @@ pub fn has_escaped_slash(path: &str) -> bool {
         })
 }
 
-/// Returns true if an upstream might leave the path's parent directory: one that treats `\`, `%2F` or `%5C` as a slash,
-/// or drops `;parameters`, before it removes dot segments.
-pub fn climbs(path: &str) -> bool {
+/// Returns true if a [`forwarded`] path has a dot segment to some servers: to one that treats `\`, `%2F` or `%5C` as a slash, drops
+/// `;parameters`, or ends the path at an escaped `?`, before or after it removes dot segments. So it may leave its parent directory.
+pub fn has_hidden_dots(path: &str) -> bool {
     let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
     let mut names = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
-    names.any(|name| name.split(|byte| *byte == b';').next() == Some(b".."))
+    names.any(|name| matches!(name.split(|byte| matches!(byte, b';' | b'?')).next(), Some(b"." | b"..")))
 }
 
 /// Returns true if a segment is `.` or `..`, in any spelling.
@@ -336,14 +336,34 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_may_leave_their_directory_are_found() {
-        for path in
-            ["/a/..%2Fb", "/a/%2e%2e%5cb", "/a/..\\b", "/..;/b", "/a/.%2E;x=1/b", "/a%2F..", "/..%3Bx"]
-        {
-            assert!(climbs(path), "{path}");
+    fn hidden_dot_segments_are_found() {
+        for path in [
+            "/a/..%2Fb",
+            "/a/%2e%2e%5cb",
+            "/a/..\\b",
+            "/..;/b",
+            "/a/.%2E;x=1/b",
+            "/a%2F..",
+            "/..%3Bx",
+            "/a/..%3Fb",
+            "/.;/b",
+            "/a%2F.",
+            "/a/.%3F",
+        ] {
+            assert!(has_hidden_dots(path), "{path}");
         }
-        for path in ["/", "/a%2Fb", "/a/...", "/a/..b", "/a..", "/a;..", "/%252e%252e%252fb", "/.;/b"] {
-            assert!(!climbs(path), "{path}");
+        for path in [
+            "/",
+            "/a%2Fb",
+            "/a/...",
+            "/a/..b",
+            "/a..",
+            "/a;..",
+            "/%252e%252e%252fb",
+            "/.well-known",
+            "/a%3F..",
+        ] {
+            assert!(!has_hidden_dots(path), "{path}");
         }
     }
 
@@ -404,7 +424,8 @@ mod tests {
             ("/a%2Fb;c%2Fd/8", &["/a/b", "/a%2Fb", "/a%2Fb/8", "/a/b/8", "/a/b/d/8", "/a/b;c/d/8"]),
             // Escapes that end a path.
             ("/a%3Fb/c", &["/a"]),
-            ("/a%23b", &["/a"]),
+            ("/a%23b", &[]),
+            ("/a%23b%3F", &["/a#b"]),
             ("/a%0a", &["/a"]),
             ("/a%0ab", &[]),
             ("/a%ff%25b", &["/a%25b"]),

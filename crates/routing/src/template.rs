@@ -2,7 +2,7 @@
 //!
 //! A parameter is replaced by the forwarded bytes it stands for ([`Pattern::as_forwarded`]), so escapes stay as
 //! received. It is a whole segment, or the rest at the end. So it is never a dot segment, and can't form one with its
-//! neighbours. Paths that an upstream might still read as one are for the caller to reject ([`super::path::climbs`]).
+//! neighbours. Paths that an upstream might still read as one are for the caller to reject ([`super::path::has_hidden_dots`]).
 
 use std::str::FromStr;
 

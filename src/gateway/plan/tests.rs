@@ -343,7 +343,20 @@ fn a_request_has_one_plan() {
         ("GET b.test /login%3Fa", "rest [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /data%3Fapi_key=k1", "rest [api query:api_key=k1] upstream 1"),
         ("GET b.test /data%3Fapi%5Fkey%3Dk1%26a?b", "rest [api query:api_key=k1] upstream 1"),
+        (
+            "GET b.test /data%3Fapi_key=k1%23a",
+            "rest [api query:api_key=k1%23a and query:api_key=k1] upstream 1",
+        ),
+        (
+            "GET b.test /data%3Fapi_key=k1%0Aa",
+            "rest [api query:api_key=k1%0Aa and query:api_key=k1] upstream 1",
+        ),
+        ("GET b.test /export%3Ffull=1%23//", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /login%23a%3Fb", "rest [] upstream 1"),
+        ("GET b.test /of/a%23b/login%3F/c", "rest [login ip=192.0.2.7] upstream 1"),
         // Servers may find the route before they resolve the path.
+        ("GET b.test /of/..%3F/x", "rest path-ambiguous"),
+        ("GET b.test /of/.;/x", "rest path-ambiguous"),
         ("GET b.test /login%2F..%2Fa", "rest path-ambiguous"),
         ("GET b.test /a\\..\\b", "rest path-ambiguous"),
         ("GET b.test /a/..;/b", "rest path-ambiguous"),
