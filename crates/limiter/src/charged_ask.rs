@@ -180,6 +180,10 @@ impl Placed for ChargedAsk<'_> {
         self.is_of_ban() || self.charge.quota != self.common
     }
 
+    fn reading(&self) -> u16 {
+        self.ask.reading
+    }
+
     fn move_to(&mut self, charge: Charge) {
         self.moved = Some(Box::new(charge));
     }

@@ -80,6 +80,11 @@ pub(crate) trait Placed {
         false
     }
 
+    /// Returns the number of its key among those that servers may read in the request for the same limit.
+    fn reading(&self) -> u16 {
+        0
+    }
+
     /// Replaces the charge by one of its overflow's.
     fn move_to(&mut self, charge: Charge);
 

@@ -414,8 +414,11 @@ impl MemoryStore {
                 Choice::Rest => Some(rest),
                 Choice::Own | Choice::Nowhere => None,
             });
-            if let Some(moved) = moved {
+            if let Some(mut moved) = moved {
                 hashes[at] = text::hash(&moved.bucket);
+                if charges[at].reading() > 0 {
+                    pay_once(&mut charges[..at], &mut moved);
+                }
                 charges[at].move_to(moved);
             }
         }
@@ -621,6 +624,19 @@ fn newest_lease(bucket: &Bucket, charge: &Charge) -> Option<Lease> {
 /// The bytes of a bucket that a charge begins.
 fn new_bytes(charge: &Charge) -> usize {
     named_bytes(&charge.bucket) + State::new(charge.quota.algorithm).count().growth_bytes()
+}
+
+/// Charges the readings of one request that are counted together once, at the highest cost, since the request has only one of these
+/// keys. A place in flight can't be shared.
+fn pay_once<P: Placed>(before: &mut [P], moved: &mut Charge) {
+    let shares = |other: &&mut P| other.is_moved() && other.charge().bucket == moved.bucket;
+    if moved.quota.algorithm != Algorithm::Concurrency
+        && let Some(other) = before.iter_mut().find(shares)
+    {
+        let cost = other.charge().cost.max(moved.cost);
+        other.move_to(Charge { cost, ..other.charge().clone() });
+        moved.cost = 0;
+    }
 }
 
 #[cfg(test)]

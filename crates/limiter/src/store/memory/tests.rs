@@ -63,6 +63,7 @@ struct Newcomer {
     charge: Charge,
     network: Option<Charge>,
     is_moved: bool,
+    reading: u16,
 }
 
 impl Newcomer {
@@ -72,6 +73,7 @@ impl Newcomer {
             charge: charge(&format!(":l:sw:{{{key}}}"), permits, window_us),
             network: Some(network),
             is_moved: false,
+            reading: 0,
         }
     }
 }
@@ -88,6 +90,10 @@ impl Placed for Newcomer {
     fn overflow(&self) -> Option<Overflow> {
         let rest = Charge { bucket: Bytes::from_static(b":l:sw:{network=others}"), ..self.charge.clone() };
         Some(Overflow { network: self.network.clone(), rest })
+    }
+
+    fn reading(&self) -> u16 {
+        self.reading
     }
 
     fn move_to(&mut self, charge: Charge) {
@@ -131,6 +137,25 @@ fn past_its_share_a_limit_counts_new_keys_by_network() {
     let other: Vec<_> = (0..4).map(|key| ask(&store, now, &format!("new-{key}"), 3, 3)).collect();
     assert_eq!(other, [(true, true), (true, true), (true, true), (false, true)]);
     assert_eq!(ask(&store, now, "invented-7", 1, 3), (true, false));
+}
+
+#[test]
+fn readings_of_one_request_that_are_counted_together_pay_once() {
+    let (store, now) = (flooded(20_000_000), 20_000_001);
+    let mut ask = |costs: [u32; 2]| {
+        let newcomer = |(at, cost): (usize, &u32)| {
+            let mut asked = Newcomer::new(&format!("reading-{at}"), 3, 3, 10_000_000);
+            let network = asked.network.as_mut().expect("it has one");
+            (asked.charge.cost, network.cost) = (*cost, *cost);
+            asked.reading = at as u16;
+            asked
+        };
+        let mut asked: Vec<_> = costs.iter().enumerate().map(newcomer).collect();
+        let admitted = store.take_at(now, &mut asked).expect("a limit with a share always decides").admitted;
+        assert!(asked.iter().all(|asked| asked.is_moved));
+        admitted
+    };
+    assert_eq!([[1, 1], [1, 2], [1, 1]].map(&mut ask), [true, true, false]);
 }
 
 #[test]
