@@ -188,7 +188,7 @@ impl Planner {
     ///
     /// # Errors
     /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has too many readings or
-    /// one that leaves its directory, or it lacks the token that a route requires. Its token can't be verified now, or isn't the
+    /// dot segments that only some servers see, or it lacks the token that a route requires. Its token can't be verified now, or isn't the
     /// only one, and a route asked for its claims.
     pub(crate) fn plan<'g>(
         &'g self,
@@ -247,7 +247,7 @@ impl Planner {
     /// Returns the routes with limits or a required token that servers may see in other readings of the path.
     ///
     /// # Errors
-    /// A reading leaves its parent directory, and a route has limits or requires a token.
+    /// The path has a dot segment that only some servers see, and a route has limits or requires a token.
     fn other_routes<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
@@ -256,9 +256,10 @@ impl Planner {
         claims: &'t Claims<'_>,
     ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
         let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
+        let in_path = Some(&*target.query_in_path).filter(|query| !query.is_empty());
         for reading in &target.readings {
             let view = target.view(parts, reading, claims);
-            for query in [target.query, &target.query_in_path] {
+            for query in iter::once(target.query).chain(in_path) {
                 let other = self.routes.find(&View { query, ..view });
                 let is_new = |other: &Found<'_, '_, Route>| {
                     !iter::once(found).chain(&others).any(|known| known.is_alike(other))

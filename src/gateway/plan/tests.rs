@@ -338,6 +338,7 @@ fn a_request_has_one_plan() {
         ("GET b.test /data;x", "rest [api skipped] upstream 1"),
         ("GET b.test /map;zoom=3/tile", "rest [] upstream 1"),
         ("GET b.test /export;full=1", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test //x/export?full=1", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test /export?full=1", "full [login ip=192.0.2.7 at 5] upstream 1"),
         // A path may end at an escaped question mark.
         ("GET b.test /login%3Fa", "rest [login ip=192.0.2.7] upstream 1"),
