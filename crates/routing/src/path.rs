@@ -103,7 +103,7 @@ pub struct TooManyReadings;
 /// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
 ///   follows a `;` in a segment, before or after they decode it (servlet containers), a line feed at the end (Starlette) or bytes that
 ///   aren't UTF-8 (Bottle).
-/// - Some take an empty segment for a parameter (Fastify, gin).
+/// - Some take an empty segment for a parameter (Fastify, gin), some of these only behind the first slashes (Falcon).
 ///
 /// Any of these may come together.
 ///
@@ -130,7 +130,9 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
     for spelling in spellings.into_iter().chain(cut) {
         for path in with_liberties(canonical(&spelling)) {
             let path = self::forwarded(&path);
-            for reading in [self::matched(&path), without_last_slashes(&path).into()] {
+            let whole = without_last_slashes(&path);
+            let without_first = format!("/{}", whole.trim_start_matches('/'));
+            for reading in [self::matched(&path), whole.into(), without_first.into()] {
                 if *reading != *matched && !readings.iter().any(|known| *known == *reading) {
                     readings.push(reading.into_owned());
                 }
@@ -450,6 +452,7 @@ mod tests {
             ("//a/b;c", &["/a/b", "/b;c", "/b", "//a/b;c", "//a/b"]),
             // An empty segment may be a parameter.
             ("/a//b/", &["/a//b"]),
+            ("//a//b", &["//a//b", "/a//b", "//b", "/b"]),
             ("/a//", &[]),
             ("/%2Fa/b", &["/a/b", "//a/b"]),
         ] {

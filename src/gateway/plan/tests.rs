@@ -365,6 +365,9 @@ fn a_request_has_one_plan() {
         ("GET a /items//x", "- no-route"),
         ("GET b.test /a//b", "rest [] upstream 1"),
         ("GET b.test /of//login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test //of//login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /%2Fof//login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test ///of//login", "rest [login ip=192.0.2.7] upstream 1"),
         // Parameters may end at slashes only, whatever is escaped.
         ("GET b.test /%2F;a%2Fb/login", "rest [login ip=192.0.2.7] upstream 1"),
         // A rewritten path has only readings that plain paths have, or that are counted alike.
