@@ -70,7 +70,7 @@ fn key(bencher: Bencher<'_, '_>, parts: &str) {
         method: &Method::GET,
         host: "api.example.com",
         query: "",
-        query_in_path: "",
+        queries_in_path: &[],
         headers: &headers,
         peer_is_trusted: false,
         claims: &Claims::new(None, &headers),

@@ -155,7 +155,7 @@ impl Explanation {
         claims: &Claims<'_>,
     ) {
         self.host = target.host.to_string();
-        let different: BTreeSet<_> = target.readings.iter().filter(|path| **path != target.matched).collect();
+        let different: BTreeSet<_> = target.readings.iter().flatten().collect();
         let read_as = different.into_iter().map(|path| Reading {
             path: path.clone(),
             route: planner

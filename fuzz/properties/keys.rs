@@ -141,7 +141,7 @@ fn subject<'r>(
         method: &Method::GET,
         host,
         query,
-        query_in_path: "",
+        queries_in_path: &[],
         headers,
         peer_is_trusted: false,
         claims,

@@ -141,7 +141,9 @@ fn trim_values(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let trimmed = value.as_bytes().trim_ascii();
         if trimmed.len() < value.len() {
-            *value = HeaderValue::from_bytes(trimmed).expect("a part of a value is valid");
+            let mut trimmed = HeaderValue::from_bytes(trimmed).expect("a part of a value is valid");
+            trimmed.set_sensitive(value.is_sensitive());
+            *value = trimmed;
         }
     }
 }

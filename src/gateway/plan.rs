@@ -57,7 +57,7 @@ pub(crate) struct Planner {
     pub(crate) rules: BTreeMap<String, Arc<Rule>>,
     pub(crate) descriptors: DescriptorPlanner,
     pub(crate) escaped_slashes: EscapedSlashes,
-    /// True if a route has limits or requires a token.
+    /// True if a route may refuse requests, by limits or because it requires a token.
     is_protecting: bool,
 }
 
@@ -179,7 +179,7 @@ impl Planner {
         });
         let routes = Table::new(routes);
         let descriptors = DescriptorPlanner::new(config, &rules);
-        let is_protecting = routes.routes().any(|(_, route)| route.is_protected());
+        let is_protecting = routes.routes().any(|(_, route)| route.may_refuse());
         let escaped_slashes = config.server.escaped_slashes;
         Self { routes, descriptors, escaped_slashes, is_protecting, rules }
     }
@@ -210,7 +210,7 @@ impl Planner {
                 method: &parts.method,
                 host: &target.host,
                 query: target.query,
-                query_in_path: &target.query_in_path,
+                queries_in_path: &target.queries_in_path,
                 headers: &parts.headers,
                 peer_is_trusted: client.peer_is_trusted,
                 claims,
@@ -223,7 +223,9 @@ impl Planner {
         for other in &others {
             routed::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
         }
-        if let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim) {
+        if self.is_protecting
+            && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)
+        {
             let is_covered = |other: &Route| other.is_covered_by(&limits, route.requires);
             self.check_rewritten(rewrite, uri.path(), split, is_covered).map_err(rejected)?;
         }
@@ -247,7 +249,7 @@ impl Planner {
     /// Returns the routes with limits or a required token that servers may see in other readings of the path.
     ///
     /// # Errors
-    /// The path has a dot segment that only some servers see, and a route has limits or requires a token.
+    /// The path has too many readings, or a dot segment that only some servers see, and a route may refuse requests.
     fn other_routes<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
@@ -255,22 +257,26 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
+        let readings = match &target.readings {
+            Ok(readings) => readings.as_slice(),
+            Err(TooManyReadings) if self.is_protecting => return Err(Rejection::PathAmbiguous),
+            Err(TooManyReadings) => &[],
+        };
+        // Some servers find the route of such a path before they resolve it, so it could be any.
+        if !readings.is_empty() && self.is_protecting && path::has_hidden_dots(&target.forwarded) {
+            return Err(Rejection::DotsHidden);
+        }
         let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
-        let in_path = Some(&*target.query_in_path).filter(|query| !query.is_empty());
-        for reading in &target.readings {
+        for reading in readings {
             let view = target.view(parts, reading, claims);
-            for query in iter::once(target.query).chain(in_path) {
+            for query in iter::once(target.query).chain(target.queries_in_path.iter().map(String::as_str)) {
                 let other = self.routes.find(&View { query, ..view });
                 let is_new = |other: &Found<'_, '_, Route>| {
                     !iter::once(found).chain(&others).any(|known| known.is_alike(other))
                 };
-                let other = other.filter(|other| other.route.is_protected()).filter(is_new);
+                let other = other.filter(|other| other.route.counts_or_requires()).filter(is_new);
                 others.extend(other);
             }
-        }
-        // Some servers find the route of such a path before they resolve it, so it could be any.
-        if !target.readings.is_empty() && self.is_protecting && path::has_hidden_dots(&target.forwarded) {
-            return Err(Rejection::DotsHidden);
         }
         Ok(others)
     }
@@ -303,8 +309,13 @@ impl Planner {
 
 impl Route {
     /// Returns true if it has limits or requires a token.
-    fn is_protected(&self) -> bool {
+    fn counts_or_requires(&self) -> bool {
         !self.limits.is_empty() || self.requires.is_some()
+    }
+
+    /// Returns true if it requires a token, or has limits that don't only shadow.
+    fn may_refuse(&self) -> bool {
+        self.requires.is_some() || self.limits.iter().any(|limit| !limit.limit().shadows())
     }
 
     /// Returns true if it may send a request to one of these upstreams with this path, which is in the form of [`path::matched`].

@@ -28,12 +28,12 @@ pub(crate) struct Target<'r> {
     pub(crate) forwarded: Cow<'r, str>,
     /// The path as routes are matched with it.
     pub(crate) matched: Cow<'r, str>,
-    /// Other paths that an upstream may see in it, in the same form.
-    pub(crate) readings: Vec<String>,
+    /// Other paths that an upstream may see in it, in the form of [`path::readings`].
+    pub(crate) readings: Result<Vec<String>, TooManyReadings>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
-    /// The query of servers that end the path earlier. Empty if the path has none.
-    pub(crate) query_in_path: String,
+    /// The queries of servers that end the path earlier.
+    pub(crate) queries_in_path: Vec<String>,
 }
 
 impl<'r> Target<'r> {
@@ -41,7 +41,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected or has too many readings; or the request has an expectation other than `100-continue`.
+    /// rejected; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -70,13 +70,12 @@ impl<'r> Target<'r> {
             Cow::Borrowed(forwarded) => path::matched(forwarded),
             Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
         };
-        let readings =
-            path::readings(&forwarded, &matched).map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
-        let query_in_path = match readings.is_empty() {
-            true => String::new(),
-            false => query_in_path(&forwarded, query),
+        let readings = path::readings(&forwarded, &matched);
+        let queries_in_path = match &readings {
+            Ok(readings) if readings.is_empty() => Vec::new(),
+            _ => queries_in_path(&forwarded, query),
         };
-        Ok(Self { host, forwarded, matched, readings, query, query_in_path })
+        Ok(Self { host, forwarded, matched, readings, query, queries_in_path })
     }
 
     /// Returns what routing looks at, with `matched` as the path.
@@ -153,16 +152,16 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     }
 }
 
-/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`, as queries that are joined. To the
-/// latter, a fragment or a line may end in it, too (h3).
-fn query_in_path(path: &str, query: &str) -> String {
+/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`. To the latter, a fragment or a
+/// line may end in it, too (h3).
+fn queries_in_path(path: &str, query: &str) -> Vec<String> {
     let separator = if query.is_empty() { "" } else { "?" };
     let behind = |text: &str, end: char| Some([text.split_once(end)?.1, separator, query].concat());
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let whole = behind(&decoded, '?');
     let ends = ['#', '\n', '\r', '\u{2028}', '\u{2029}'];
     let cut = whole.as_ref().and_then(|whole| Some(whole.split_once(ends)?.0.to_owned()));
-    [behind(path, ';'), whole, cut].into_iter().flatten().collect::<Vec<_>>().join("&")
+    [behind(path, ';'), whole, cut].into_iter().flatten().collect()
 }
 
 /// Returns true if a request has an expectation other than `100-continue`.

@@ -60,8 +60,8 @@ pub struct Subject<'r> {
     pub host: &'r str,
     /// The query as it came, without the `?`.
     pub query: &'r str,
-    /// The query of servers that end the path earlier. Empty if the path has none.
-    pub query_in_path: &'r str,
+    /// The queries of servers that end the path earlier.
+    pub queries_in_path: &'r [String],
     /// The request's header.
     pub headers: &'r HeaderMap,
     /// True if a trusted proxy set the header fields that only it may set.
@@ -330,7 +330,7 @@ fn values<'r>(
             return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
         }
         KeyPart::Query(name) => {
-            return shown_values(query::parameter(subject.query, subject.query_in_path, name)?);
+            return shown_values(query::parameter(subject.query, subject.queries_in_path, name)?);
         }
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Jwt(name) => {

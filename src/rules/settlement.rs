@@ -43,8 +43,10 @@ impl Settlement {
         let mut open = SmallVec::<[Open; 1]>::new();
         for (limit, estimate) in admission.owed() {
             // What a limit is owed is recorded for all keys that the request counts for.
-            let is_known = open.iter().any(|open| Arc::ptr_eq(&open.rule.limit, limit));
-            if let Some(rule) = rule_of(limit).filter(|_| !is_known) {
+            if let Some(known) = open.iter_mut().find(|open| Arc::ptr_eq(&open.rule.limit, limit)) {
+                // Routes that servers may see in the path may state different costs.
+                known.estimate = known.estimate.max(estimate);
+            } else if let Some(rule) = rule_of(limit) {
                 let body = match &rule.config.cost {
                     Cost::ResponseJson { pointer, .. } => match BodyCost::of(headers, pointer) {
                         Some(body) => Some(body),

@@ -1,8 +1,8 @@
 //! The pattern of a route's path.
 //!
 //! A parsed pattern needs no further check. Literals are held in the form in which requests are matched
-//! ([`path::matched`]), so that matching is plain comparison. The routing [`Table`](crate::Table) compares, for
-//! all patterns at once.
+//! ([`path::matched`]), so that matching is plain comparison. The routing [`Table`](crate::Table) compares all
+//! patterns at once.
 
 use std::{collections::HashSet, fmt, str::FromStr};
 

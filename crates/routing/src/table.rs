@@ -137,7 +137,8 @@ impl<'t, 'r, T> Found<'t, 'r, T> {
         self.pattern
     }
 
-    /// Returns the value of a `{param}` or `{*rest}`, in the form of [`crate::path::matched`], without a leading slash.
+    /// Returns the value of a `{param}` or `{*rest}`, in the form of the path that was looked up. It has
+    /// a leading slash only behind an empty segment.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;
         self.params.get(position).copied()

@@ -23,7 +23,7 @@ use super::Route;
 /// of the path escapes a limit. `more` are their terms for the request under its own route and parameters.
 ///
 /// # Errors
-/// A limit would count the request for too many keys.
+/// A limit that doesn't only shadow would count the request for too many keys.
 pub(super) fn add_limits<'g>(
     limits: &mut Cow<'g, [Arc<Rule>]>,
     terms: &mut SmallVec<[Terms; 1]>,
@@ -45,8 +45,10 @@ pub(super) fn add_limits<'g>(
             }
         }
     }
-    let has_too_many = |terms: &Terms| matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS);
-    if terms.iter().any(has_too_many) { Err(Rejection::PathAmbiguous) } else { Ok(()) }
+    let has_too_many = |(limit, terms): (&Arc<Rule>, &Terms)| {
+        !limit.limit().shadows() && matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS)
+    };
+    if limits.iter().zip(terms.iter()).any(has_too_many) { Err(Rejection::PathAmbiguous) } else { Ok(()) }
 }
 
 /// Checks that the request bears a valid token, if one of its routes requires it. If routes have asked for claims that

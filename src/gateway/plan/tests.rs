@@ -110,6 +110,12 @@ query    = { full = "1" }
 upstream = "users"
 limits   = [{ name = "login", cost = 5 }]
 [[routes]]
+name     = "cheap"
+host     = "b.test"
+path     = "/export"
+query    = { full = "1", cheap = "1" }
+upstream = "users"
+[[routes]]
 name     = "tenant"
 host     = "b.test"
 path     = "/of/{tenant}/login"
@@ -179,13 +185,17 @@ struct Desk {
 impl Desk {
     /// Verifies tokens as the file says, or with keys that haven't been fetched yet.
     fn new(are_fetched: bool) -> Self {
-        let (config, _) = Config::parse("gateway.toml", FILE, &|_| None).expect("a valid file");
+        Self::of(FILE, are_fetched)
+    }
+
+    fn of(file: &str, are_fetched: bool) -> Self {
+        let (config, _) = Config::parse("gateway.toml", file, &|_| None).expect("a valid file");
         let rules = config.limits.iter();
         let rules = rules.map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit, None))));
         let planner = Planner::new(&config, rules.collect());
         let url = "[jwt]\njwks_url = \"http://127.0.0.1:1/\"\n[[routes]]\npath = \"/\"\nrespond = {}\n";
         let (fetching, _) = Config::parse("gateway.toml", url, &|_| None).expect("a valid file");
-        let settings = if are_fetched { config.jwt } else { fetching.jwt };
+        let settings = config.jwt.filter(|_| are_fetched).or(fetching.jwt);
         let settings: Arc<JwtSettings> = settings.expect("a table [jwt]");
         Self { planner, verifier: Verifier::new(&settings, None) }
     }
@@ -355,6 +365,7 @@ fn a_request_has_one_plan() {
         ("GET b.test /export%3Ffull=1%23//", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test /login%23a%3Fb", "rest [] upstream 1"),
         ("GET b.test /of/a%23b/login%3F/c", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /export%3Ffull=1%23&cheap=1", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         // Servers may find the route before they resolve the path.
         ("GET b.test /of/..%3F/x", "rest path-ambiguous"),
         ("GET b.test /of/.;/x", "rest path-ambiguous"),
@@ -383,6 +394,24 @@ fn a_request_has_one_plan() {
         ("CONNECT a a:443", "- connect"),
     ];
     assert_eq!(desk.different(&rows), [""; 0]);
+}
+
+#[test]
+fn where_nothing_is_protected_no_path_is_ambiguous() {
+    let file = |mode: &str| {
+        format!(
+            "[limits.l]\nkey = [\"path:rest\"]\nrate = \"5/s\"\nmode = \"{mode}\"\n\
+             [[routes]]\npath = \"/{{*rest}}\"\nrespond = {{}}\nlimits = [\"l\"]\n"
+        )
+    };
+    let long = format!("GET a /a%2F{}", "b".repeat(3_000));
+    let rows = ["GET a /a%2F..%2Fb", "GET a /a%0a%ff;b%2Fc", &long];
+    for (mode, expected) in [("shadow", false), ("enforce", true)] {
+        let desk = Desk::of(&file(mode), true);
+        for request in rows {
+            assert_eq!(planned(&desk, request).ends_with(" path-ambiguous"), expected, "{mode}: {request}");
+        }
+    }
 }
 
 #[test]

@@ -10,10 +10,10 @@ use super::readings::{
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, and values left as they are where an escape is malformed. So are all of these in
-/// `in_path`, which some servers take for the query.
+/// the queries `in_path`, which some servers read instead.
 pub(super) fn parameter<'r>(
     query: &'r str,
-    in_path: &'r str,
+    in_path: &'r [String],
     name: &str,
 ) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
@@ -32,8 +32,8 @@ pub(super) fn parameter<'r>(
     if !is_plain {
         add_unusual(&mut readings, query, name)?;
     }
-    if !in_path.is_empty() {
-        add_unusual(&mut readings, in_path, name)?;
+    for query in in_path {
+        add_unusual(&mut readings, query, name)?;
     }
     Ok(readings)
 }
@@ -124,13 +124,13 @@ mod tests {
     /// A parameter's values as text.
     fn read(query: &str) -> Option<Vec<Option<String>>> {
         let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
-        Some(parameter(query, "", "api_key").ok()?.into_values().into_iter().map(text).collect())
+        Some(parameter(query, &[], "api_key").ok()?.into_values().into_iter().map(text).collect())
     }
 
     #[test]
     fn plain_values_are_borrowed() {
         for query in ["api_key=k1", "a=%20&api_key=k1&b=+", "api_key=a%2", "api_key=AbC==&api_key=AbC=="] {
-            let values = parameter(query, "", "api_key").unwrap().into_values();
+            let values = parameter(query, &[], "api_key").unwrap().into_values();
             let is_plain = !query.ends_with("%2");
             assert_eq!(matches!(&values[..], [Some(Cow::Borrowed(_))]), is_plain, "{query}");
         }
@@ -145,9 +145,10 @@ mod tests {
             ("api_key=k1", "zoom=3/tile?api_key=k1", &[Some("k1")]),
             ("", "x", &[None]),
         ] {
-            let values = parameter(query, in_path, "api_key").unwrap().into_values();
+            let in_path = [in_path.to_owned()];
+            let values = parameter(query, &in_path, "api_key").unwrap().into_values();
             let values: Vec<_> = values.iter().map(|value| value.as_deref().map(str::from_utf8)).collect();
-            assert_eq!(values, expected.iter().map(|value| value.map(Ok)).collect::<Vec<_>>(), "{in_path}");
+            assert_eq!(values, expected.iter().map(|value| value.map(Ok)).collect::<Vec<_>>(), "{in_path:?}");
         }
     }
 

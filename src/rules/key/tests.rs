@@ -24,7 +24,7 @@ fn counted(toml: &str, headers: &[(&'static str, &str)], query: &str, client: &s
             method: &Method::GET,
             host: "api.example.com",
             query,
-            query_in_path: "",
+            queries_in_path: &[],
             headers,
             peer_is_trusted: false,
             claims: &Claims::new(None, headers),
