@@ -62,7 +62,8 @@ pub enum Rejection {
     TargetInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
-    /// A path that servers may read in more ways than limits can be charged for, or that a route rewrites to what another one protects.
+    /// A path that servers may read in more ways than limits can be charged for, or that a route rewrites to what another one
+    /// protects.
     PathAmbiguous,
     /// A path with a dot segment that only some servers see, which could escape limits.
     DotsHidden,

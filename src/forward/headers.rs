@@ -54,11 +54,10 @@ pub fn from_client(headers: &mut HeaderMap) {
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
-/// Spaces around values are removed. Fields that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
+/// Those that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
 /// Symfony takes for `Authorization`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
-/// proxies remove them.
+/// proxies remove them. Those received over HTTP/2 are prepared [as such](from_http2) first.
 pub fn from_described(headers: &mut HeaderMap) {
-    trim_values(headers);
     for name in named(headers, is_hop_by_hop) {
         headers.remove(name);
     }

@@ -5,7 +5,7 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hyper::{Response, http::request::Parts};
+use hyper::{Response, Version, http::request::Parts};
 use tollgate_http1::head::FIELDS_MOST;
 
 use crate::{
@@ -48,6 +48,9 @@ impl Exchange {
         client: &Client,
         parts: &mut Parts,
     ) -> Result<Response<Body>, Rejection> {
+        if parts.version == Version::HTTP_2 {
+            headers::from_http2(&mut parts.headers);
+        }
         headers::from_described(&mut parts.headers);
         self.facts.identified(client, parts);
         if parts.headers.len() > FIELDS_MOST {

@@ -12,8 +12,8 @@
 //! Planner::check_rewritten  a rewritten path whose other readings would escape limits is rejected
 //! ```
 
+mod demands;
 pub(crate) mod descriptors;
-mod routed;
 
 use std::{
     borrow::Cow,
@@ -202,7 +202,7 @@ impl Planner {
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
         let others = self.other_routes(&found, parts, &target, claims).map_err(rejected)?;
-        routed::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
+        demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
         let terms_of = |found: &Found<'_, '_, Route>| {
             let subject = Subject {
@@ -221,7 +221,7 @@ impl Planner {
         };
         let (mut limits, mut terms) = (Cow::Borrowed(&*route.limits), terms_of(&found));
         for other in &others {
-            routed::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
+            demands::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
         }
         if self.is_protecting
             && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)

@@ -10,7 +10,6 @@ use hyper::{
         uri::{Authority, InvalidUri, PathAndQuery},
     },
 };
-
 use percent_encoding::percent_decode_str;
 
 use crate::{config::EscapedSlashes, reject::Rejection};

@@ -60,35 +60,27 @@ pub fn begins_with_host(path: &str) -> bool {
 /// Decoding never creates a slash or a dot segment: `%2F` and `%252e` stay. A path that is canonical already is
 /// borrowed, unless it has escapes of bytes that are not UTF-8.
 pub fn matched(forwarded: &str) -> Cow<'_, str> {
-    let path = forwarded.trim_end_matches('/');
-    if path.is_empty() {
-        return Cow::Borrowed("/");
-    }
+    let path = without_last_slashes(forwarded);
     if is_canonical(path) {
         return Cow::Borrowed(path);
     }
-    let mut canonical = String::with_capacity(path.len() + 1);
-    for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-        canonical.push('/');
-        push_canonical(segment, &mut canonical);
-    }
-    Cow::Owned(canonical)
+    Cow::Owned(canonical(path, false))
 }
 
-/// Returns a [`forwarded`] path with the escapes of [`matched`], and with all its slashes.
-fn canonical(forwarded: &str) -> String {
-    let mut canonical = String::with_capacity(forwarded.len());
-    for (at, segment) in forwarded.split('/').enumerate() {
-        if at > 0 {
-            canonical.push('/');
-        }
+/// Returns a [`forwarded`] path with the escapes of [`matched`], with its empty segments or without.
+fn canonical(path: &str, keeps_empty: bool) -> String {
+    let mut canonical = String::with_capacity(path.len() + 1);
+    let segments = path.strip_prefix('/').unwrap_or(path).split('/');
+    for segment in segments.filter(|segment| keeps_empty || !segment.is_empty()) {
+        canonical.push('/');
         push_canonical(segment, &mut canonical);
     }
     canonical
 }
 
-/// The most [`readings`] of a path, and the longest path in bytes that may have any. They bound what a request costs.
+/// The most [`readings`] of a path. It bounds what a request costs.
 const MOST_READINGS: usize = 32;
+/// The length in bytes of the longest path whose readings are looked for.
 const LONGEST: usize = 2 << 10;
 
 /// A path has too many readings, or is too long to find them.
@@ -108,7 +100,7 @@ pub struct TooManyReadings;
 /// Any of these may come together.
 ///
 /// # Errors
-/// There are too many.
+/// There are too many, or the path is too long and may have some.
 pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyReadings> {
     let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'?' | b'\n');
     let has_empty_segment = matched.len() < forwarded.len() && forwarded.contains("//");
@@ -128,7 +120,7 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
     let cut: Vec<_> = cut.collect();
     let mut readings: Vec<String> = Vec::new();
     for spelling in spellings.into_iter().chain(cut) {
-        for path in with_liberties(canonical(&spelling)) {
+        for path in with_liberties(canonical(&spelling, true)) {
             let path = self::forwarded(&path);
             let whole = without_last_slashes(&path);
             let without_first = format!("/{}", whole.trim_start_matches('/'));
@@ -151,7 +143,7 @@ fn behind_host(path: &str) -> Option<String> {
     Some(forwarded(host.find('/').map_or("/", |end| &host[end..])).into_owned())
 }
 
-/// Returns a [`canonical`] path as servers see it that change escapes, `\`, parameters, line feeds or invalid bytes, or end it earlier.
+/// Returns a path with the escapes of [`matched`] as servers see it that change escapes, `\`, parameters, line feeds or invalid bytes, or end it earlier.
 fn with_liberties(path: String) -> impl Iterator<Item = String> {
     let valid = without_invalid(&path);
     let (has_slash, has_backslash) = (has_escapes(&path) && path.contains("%2F"), path.contains('\\'));
@@ -203,7 +195,7 @@ fn without_last_slashes(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-/// Returns a [`canonical`] path without the bytes that aren't UTF-8.
+/// Returns a path with the escapes of [`matched`] without the bytes that aren't UTF-8.
 fn without_invalid(canonical: &str) -> String {
     let mut valid = String::with_capacity(canonical.len());
     for (at, part) in canonical.split('%').enumerate() {
