@@ -245,6 +245,18 @@ fn space_around_a_described_value_makes_no_other_key() {
     }
 }
 
+/// Servers get the cookie as one line, and some end a value at a comma behind `$Version`.
+#[test]
+fn a_described_cookie_that_was_split_is_read_as_one() {
+    let limited = THREE.replace("\"ip\"", "\"cookie:sid\"");
+    let decider = Decider::start("", &limited);
+    let ask =
+        |headers: &[(&str, &[u8])]| status(call(&decider, &[], check_raw("203.0.113.5", b"/api/a", headers)));
+    let split = [("cookie", &b"$Version=1"[..]), ("cookie", b"sid=k1,x")];
+    assert_eq!([ask(&[("cookie", b"sid=k1")]), ask(&[("cookie", b"sid=k1")]), ask(&split)], [0, 0, 0]);
+    assert_eq!([ask(&split), ask(&[("cookie", b"sid=k1")])], [429, 429]);
+}
+
 #[test]
 fn bad_messages_have_a_status() {
     let decider = Decider::start("", THREE);
