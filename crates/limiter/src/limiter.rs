@@ -381,7 +381,7 @@ impl Limiter {
         {
             // This store answers as fast as anything that is known of it, so there is no step 3.
             return match store.take(&mut asked, now.into_std()) {
-                Ok(decision) => self.conclude(asked, decision),
+                Ok(decision) => self.conclude(&asked, decision),
                 Err(error) => self.go_without_store(asked, error, deadline).await,
             };
         }
@@ -428,7 +428,7 @@ impl Limiter {
         match taken {
             Ok(mut admission) => {
                 admission.leases.extend(leases);
-                Ok(self.admit(&self.local, Origin::Store, own, own_decision, admission))
+                Ok(self.admit(&self.local, Origin::Store, &own, own_decision, admission))
             }
             Err(refusal) => {
                 self.give_back(&own, &own_decision);
@@ -450,18 +450,18 @@ impl Limiter {
                 if let Some(sent) = sent {
                     self.learn(&asked, &decision, sent, is_alone);
                 }
-                self.conclude(asked, decision)
+                self.conclude(&asked, decision)
             }
             Err(error) => self.go_without_store(asked, error, deadline).await,
         }
     }
 
     /// Returns the admission or the refusal that the store's decision is.
-    fn conclude(&self, asked: ChargedAsks<'_>, decision: Decision) -> Result<Admission, Refusal> {
-        self.note_redis_rates(&asked, &decision);
+    fn conclude(&self, asked: &ChargedAsks<'_>, decision: Decision) -> Result<Admission, Refusal> {
+        self.note_redis_rates(asked, &decision);
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
-            false => Err(refuse(&asked, &decision, Origin::Store)),
+            false => Err(refuse(asked, &decision, Origin::Store)),
         }
     }
 

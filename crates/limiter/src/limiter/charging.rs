@@ -17,19 +17,12 @@ impl Limiter {
     /// Returns the charges of a request. A cost that never fits is refused without asking.
     pub(super) fn charges_of<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
-        let mut add = |mut another: ChargedAsk<'r>| {
-            if !asked.iter_mut().any(|asked| asked.join(&mut another)) {
-                asked.push(another);
-            }
-        };
         for ask in asks {
-            let another = self.charged(ask);
-            let ban = another.look_at_ban(&self.key_prefix);
-            add(another);
-            if let Some(ban) = ban {
-                add(ban);
-            }
+            asked.push(self.charged(ask));
+            let ban = asked.last().and_then(|own| own.look_at_ban(&self.key_prefix));
+            asked.extend(ban);
         }
+        join_equal(&mut asked);
         if asked.iter().all(ChargedAsk::is_within_quota) {
             return Ok(asked);
         }
@@ -54,6 +47,19 @@ impl Limiter {
         match self.overridden.of(&ask.limit, Some(&ask.key)) {
             Some((rate, scope)) => (ask.charge(&self.key_prefix, rate), scope.unwrap_or(ask.limit.scope)),
             None => (ask.charge(&self.key_prefix, ask.rate_of_file()), ask.limit.scope),
+        }
+    }
+}
+
+/// Adds up the costs of equal buckets.
+fn join_equal(asked: &mut ChargedAsks<'_>) {
+    let mut at = 1;
+    while at < asked.len() {
+        let (before, rest) = asked.split_at_mut(at);
+        if before.iter_mut().any(|known| known.join(&mut rest[0])) {
+            asked.remove(at);
+        } else {
+            at += 1;
         }
     }
 }

@@ -49,7 +49,7 @@ impl Limiter {
             .extend(passed.map(|asked| asked.standing(Outcome::UNKNOWN_ROOM, Origin::FallbackAllow)));
         match self.local.take_placed(&mut counted, deadline).await {
             Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
+                Ok(self.admit(&self.local, Origin::FallbackLocal, &counted, decision, admission))
             }
             Ok(decision) => Err(refuse(&counted, &decision, Origin::FallbackLocal)),
             Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {

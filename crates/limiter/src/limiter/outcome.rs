@@ -18,23 +18,23 @@ impl Limiter {
         &self,
         store: &Arc<Store>,
         origin: Origin,
-        asked: ChargedAsks<'_>,
+        asked: &ChargedAsks<'_>,
         mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(hold(store, &mut decision));
         admission.standings.reserve(asked.len());
-        for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
+        for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
             asked.stand(*outcome, origin, &mut admission.standings);
             if asked.is_of_ban() {
                 continue;
             }
             let (refusals, waits) = (&self.refusals, &self.waits);
-            let grant = RefundableGrant::new(&asked, &decision, outcome, store, refusals, waits);
+            let grant = RefundableGrant::new(asked, &decision, outcome, store, refusals, waits);
             admission.grants.extend(grant);
-            let ChargedAsk { ask, charge, common, .. } = asked;
-            if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
-                let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
+            if let Some(cost) = asked.ask.settles.filter(|_| outcome.charged) {
+                let (ask, charge, common) = (asked.ask.clone(), asked.charge.clone(), asked.common);
+                let (store, refusals) = (store.clone(), self.refusals.clone());
                 admission.accounts.push(Account { ask, store, refusals, charge, common, cost });
             }
         }
