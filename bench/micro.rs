@@ -143,7 +143,7 @@ fn header_for_the_upstream(bencher: Bencher<'_, '_>) {
     let client = Client { peer, peer_is_trusted: false, address: peer, scheme: "http" };
     bencher.with_inputs(request).bench_local_refs(|fields| {
         headers::from_client(fields);
-        headers::towards_upstream(fields, &client, Version::HTTP_11);
+        headers::towards_upstream(fields, &client, Version::HTTP_11, headers::new_request_id());
     });
 }
 

@@ -277,9 +277,9 @@ impl Gateway {
         let mut request = Some(outgoing(parts, uri, body));
         // It is edited in place, because a request is expensive to move.
         if let Some(request) = &mut request {
-            headers::towards_upstream(request.headers_mut(), client, parts.version);
-            route.edit(request);
-            facts.sending(request.headers());
+            let id = facts.take_id();
+            headers::towards_upstream(request.headers_mut(), client, parts.version, id.clone());
+            facts.sending(route.edit(request, id));
         }
         let deadline = route.timeout.map(|timeout| Instant::now() + timeout);
         upstream.send(&mut request, deadline, facts.record.as_mut().map(|record| &mut record.visits)).await

@@ -145,7 +145,8 @@ fn assert_client_is_trusted(headers: &HeaderMap) {
     let client = identify(http(STRANGER), headers, &trusted);
     assert_eq!((client.peer, client.peer_is_trusted, client.address), (STRANGER, false, STRANGER));
     let mut onward = headers.clone();
-    towards_upstream(&mut onward, &client, Version::HTTP_11);
+    towards_upstream(&mut onward, &client, Version::HTTP_11, HeaderValue::from_static("own"));
+    assert_eq!(lines_of(&onward, "x-request-id"), ["own"]);
     assert_eq!(lines_of(&onward, "x-forwarded-for"), ["192.0.2.1"]);
     assert!(lines_of(&onward, "te").iter().all(|line| line == "trailers"), "{onward:?}");
     let is_set = |name: &str| ["for", "proto", "host"].iter().any(|end| name == format!("x-forwarded-{end}"));
@@ -157,7 +158,7 @@ fn assert_client_is_trusted(headers: &HeaderMap) {
         assert_eq!(identify(http(PROXY), &with_forged_address(headers), &trusted), client);
     }
     let mut onward = headers.clone();
-    towards_upstream(&mut onward, &client, Version::HTTP_10);
+    towards_upstream(&mut onward, &client, Version::HTTP_10, HeaderValue::from_static("own"));
     let addresses = lines_of(&onward, "x-forwarded-for");
     assert!(addresses.len() == 1 && addresses[0].as_bytes().ends_with(b"10.0.0.1"), "{addresses:?}");
     towards_client(&mut onward);

@@ -194,8 +194,8 @@ fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// Prepares the header for the upstream. Hop-by-hop fields must be removed already.
-pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Version) {
+/// Prepares the header of a request with this id for the upstream. Hop-by-hop fields must be removed already.
+pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Version, id: HeaderValue) {
     // Growing the map rehashes it, so room for all fields below is reserved at once.
     headers.reserve(FIELDS_SET);
     let is_claim = |name: &str| !client.peer_is_trusted && is_about_client(name);
@@ -216,9 +216,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
-    if !client.peer_is_trusted || request_id(headers).is_none() {
-        headers.insert(X_REQUEST_ID, new_request_id());
-    }
+    headers.insert(X_REQUEST_ID, id);
 }
 
 /// Appends a member to a field's list, and joins the list in one line.

@@ -176,12 +176,17 @@ impl Facts {
         }
     }
 
+    /// Takes the id of the request, or gives it a new one.
+    pub(super) fn take_id(&mut self) -> HeaderValue {
+        self.request_id.take().unwrap_or_else(headers::new_request_id)
+    }
+
     /// Notes the id with which a request goes to its upstream.
-    pub(super) fn sending(&mut self, headers: &HeaderMap) {
-        self.request_id = headers.get(X_REQUEST_ID).cloned();
-        if let (Some(record), Some(id)) = (&mut self.record, &self.request_id) {
+    pub(super) fn sending(&mut self, id: Option<HeaderValue>) {
+        if let (Some(record), Some(id)) = (&mut self.record, &id) {
             record.note_id(id);
         }
+        self.request_id = id;
     }
 
     /// Notes the code of the reason why the gateway answers itself.
@@ -193,7 +198,7 @@ impl Facts {
 
     /// Writes the request's id into its response, in place of one that the upstream states.
     pub(super) fn state_id(&mut self, fields: &mut HeaderMap) {
-        let id = self.request_id.take().unwrap_or_else(headers::new_request_id);
+        let id = self.take_id();
         if let Some(record) = &mut self.record {
             record.note_id(&id);
         }

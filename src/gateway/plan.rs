@@ -38,7 +38,10 @@ use tollgate_routing::{
 
 use crate::{
     config::{Action, Config, Edits, EscapedSlashes, KeyPart, OnLimit, Requirement},
-    forward::{body::Body, headers::Client},
+    forward::{
+        body::Body,
+        headers::{Client, X_REQUEST_ID},
+    },
     reject::Rejection,
     rules::{
         Rule, Terms,
@@ -371,10 +374,12 @@ impl Route {
         })
     }
 
-    /// Edits the header of a request to the upstream.
-    pub(super) fn edit(&self, request: &mut Request<Body>) {
+    /// Edits the header of a request with this id to the upstream. Returns its id after that.
+    pub(super) fn edit(&self, request: &mut Request<Body>, id: HeaderValue) -> Option<HeaderValue> {
+        let mut id = Some(id);
         if let Some(edits) = &self.request_headers {
             edits.apply(request.headers_mut());
+            id = request.headers().get(X_REQUEST_ID).cloned();
         }
         if self.reads_bodies {
             request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -386,6 +391,7 @@ impl Route {
             // The connection to the server adds that server's own.
             request.headers_mut().remove(HOST);
         }
+        id
     }
 }
 

@@ -166,7 +166,7 @@ fn frame(
     framing: &RequestFraming,
 ) -> (Encoder, Option<u64>) {
     let headers = &mut head.headers;
-    let stated = if has_length { head::content_length(headers).unwrap_or(None) } else { None };
+    let stated = if has_length { head::unify_length(headers).unwrap_or(None) } else { None };
     let is_bodiless = framing.is_head
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || head.status.is_informational();
