@@ -35,7 +35,7 @@ use crate::{
         key::{self, jwt::Claims},
     },
 };
-use tollgate_routing::{Matcher, path};
+use tollgate_routing::{Matcher, View, path};
 
 impl Explanation {
     /// Explains a request from the configuration alone.
@@ -160,12 +160,12 @@ impl Explanation {
             path: path.clone(),
             route: planner
                 .routes
-                .find(&target.view(parts, path, claims))
+                .find(&View { path, ..target.view(parts, claims) })
                 .map(|found| found.route.name.clone()),
         });
         self.readings = read_as.collect();
         let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
-        let view = target.view(parts, &target.matched, claims);
+        let view = target.view(parts, claims);
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
         self.others = others

@@ -150,7 +150,7 @@ fn assert_client_is_trusted(headers: &HeaderMap) {
     assert_eq!(lines_of(&onward, "x-forwarded-for"), ["192.0.2.1"]);
     assert!(lines_of(&onward, "te").iter().all(|line| line == "trailers"), "{onward:?}");
     let is_set = |name: &str| ["for", "proto", "host"].iter().any(|end| name == format!("x-forwarded-{end}"));
-    assert!(onward.keys().all(|name| is_set(name.as_str()) || !is_about_client(name.as_str())));
+    assert!(onward.keys().all(|name| is_set(name.as_str()) || !is_of_proxy(name.as_str())));
 
     let client = identify(http(PROXY), headers, &trusted);
     assert!(client.peer_is_trusted);
@@ -176,7 +176,7 @@ fn with_forged_address(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Returns true if a proxy describes the client in this field.
-fn is_about_client(name: &str) -> bool {
+fn is_of_proxy(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
 }
 
@@ -185,7 +185,7 @@ fn assert_trailers_are_clean(mut trailers: HeaderMap) {
     let is_of_header =
         |name: &str| ["host", "content-length", "transfer-encoding", "via", "te"].contains(&name);
     for name in trailers.keys().map(HeaderName::as_str) {
-        assert!(!is_of_header(name) && !is_about_client(name) && !name.contains('_'), "{name}");
+        assert!(!is_of_header(name) && !is_of_proxy(name) && !name.contains('_'), "{name}");
     }
 }
 

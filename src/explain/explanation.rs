@@ -29,7 +29,7 @@ pub struct Explanation {
     pub route: Option<DescribedRoute>,
     /// The other routes in the order of the file, each with the reason why it isn't taken.
     pub others: Vec<UntakenRoute>,
-    /// The limits of the route, and of the route that another reading of the path takes.
+    /// The limits of the route, and of the routes that other readings of the request take.
     pub limits: Vec<DescribedLimit>,
     /// The decision that the next identical request would get. `None` if the store wasn't asked.
     pub next: Option<NextDecision>,

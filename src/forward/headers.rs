@@ -20,7 +20,6 @@ use tollgate_limiter::text;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -46,10 +45,13 @@ pub struct Client {
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
 /// these fields can't choose a limit's key.
 ///
-/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), and those that Symfony takes for
-/// `Authorization`: PHP has the credentials in variables of these names.
+/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that Symfony takes for
+/// `Authorization`, since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
+/// names their proxy.
 pub fn from_client(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers, |name| head::is_ambiguous(name) || name.starts_with("php-auth-"));
+    let is_unwanted =
+        |name: &str| head::is_ambiguous(name) || name.starts_with("php-auth-") || name == "proxy";
+    remove_hop_by_hop(headers, is_unwanted);
 }
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
@@ -79,15 +81,16 @@ fn read_as(name: &HeaderName) -> HeaderName {
         return AUTHORIZATION;
     }
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
-    let name: Vec<u8> = name.as_str().bytes().map(plain).collect();
-    HeaderName::from_bytes(&name).expect("letters, digits and hyphens are a name")
+    let plain: Vec<u8> = name.as_str().bytes().map(plain).collect();
+    let end = plain.iter().rposition(|byte| *byte != b'-').map_or(plain.len(), |last| last + 1);
+    HeaderName::from_bytes(&plain[..end]).expect("letters, digits and hyphens are a name")
 }
 
 /// Removes the trailers of a request that aren't forwarded. A server may merge trailers with the header, and
 /// must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {
     from_client(trailers);
-    for name in named(trailers, is_about_client) {
+    for name in named(trailers, is_of_proxy) {
         trailers.remove(name);
     }
     for name in [COOKIE, EXPECT, VIA, X_REQUEST_ID] {
@@ -121,9 +124,22 @@ fn remove_head_only(trailers: &mut HeaderMap) {
     }
 }
 
-/// Returns true if a proxy describes the client or its request in this field.
-fn is_about_client(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
+/// Returns true if a field is for proxies: it describes the client or the connection, or the target before a proxy changed it. Some servers
+/// take that for the target (Yii, Pyramid).
+fn is_of_proxy(name: &str) -> bool {
+    name.starts_with("x-forwarded-")
+        || matches!(
+            name,
+            "forwarded"
+                | "x-real-ip"
+                | "x-original-url"
+                | "x-original-uri"
+                | "x-original-host"
+                | "x-rewrite-url"
+                | "x-envoy-original-path"
+                | "x-script-name"
+                | "x-vhm-root"
+        )
 }
 
 /// Puts a header received over HTTP/2 into the form of HTTP/1.1: values without spaces around them, one Cookie field and one
@@ -168,7 +184,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool
         let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-        removed.extend(names.filter(|name| *name != TE && !is_about_client(name.as_str())));
+        removed.extend(names.filter(|name| *name != TE && !is_of_proxy(name.as_str())));
     }
     for name in removed {
         headers.remove(name);
@@ -198,7 +214,7 @@ fn is_hop_by_hop(name: &str) -> bool {
 pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Version, id: HeaderValue) {
     // Growing the map rehashes it, so room for all fields below is reserved at once.
     headers.reserve(FIELDS_SET);
-    let is_claim = |name: &str| !client.peer_is_trusted && is_about_client(name);
+    let is_claim = |name: &str| !client.peer_is_trusted && is_of_proxy(name);
     // The gateway itself answers Expect, when the body is first read.
     for name in named(headers, |name| matches!(name, "te" | "expect") || is_claim(name)) {
         if name != TE || !takes_trailers(headers) {

@@ -5,9 +5,9 @@
 //! routes, limits and keys.
 //!
 //! ```text
-//! Target::read              host, path as forwarded, path as matched, other readings of the path
+//! Target::read              host, path as forwarded, path as matched, other readings of both
 //! Planner::route            the most specific route
-//! Planner::other_routes     the routes that other readings of the path take
+//! Planner::other_routes     the routes that other readings of the request take
 //! Planner::plan             all of these; then the next step, the limits of all routes, and each limit's terms
 //! Planner::check_rewritten  a rewritten path whose other readings would escape limits is rejected
 //! ```
@@ -31,7 +31,7 @@ use hyper::{
 };
 use smallvec::SmallVec;
 use tollgate_routing::{
-    Found, Matcher, Pattern, Table, View,
+    Found, Matcher, Pattern, Table,
     path::{self, TooManyReadings},
     template::{Location, Template},
 };
@@ -105,7 +105,7 @@ pub(crate) struct Plan<'g> {
     /// The pattern of the route's path.
     pub(crate) pattern: &'g Pattern,
     pub(crate) aim: Aim<'g>,
-    /// The limits of the route, and of the routes that other readings of the path take.
+    /// The limits of the route, and of the routes that other readings of the request take.
     pub(crate) limits: Cow<'g, [Arc<Rule>]>,
     /// The terms of these limits for the request, in the same order.
     pub(crate) terms: SmallVec<[Terms; 1]>,
@@ -190,7 +190,7 @@ impl Planner {
     /// Returns the plan of a request from this client, with the claims of its verified token.
     ///
     /// # Errors
-    /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has too many readings or
+    /// The request is rejected whatever its limits say: its target is invalid, no route matches, it has too many readings or
     /// dot segments that only some servers see, or it lacks the token that a route requires. Its token can't be verified now, or isn't the
     /// only one, and a route asked for its claims.
     pub(crate) fn plan<'g>(
@@ -211,7 +211,7 @@ impl Planner {
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
-                host: &target.host,
+                host: found.host(),
                 query: target.query,
                 queries_in_path: &target.queries_in_path,
                 headers: &parts.headers,
@@ -245,14 +245,14 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Found<'g, 't, Route>, Unplanned<'g>> {
-        let found = self.routes.find(&target.view(parts, &target.matched, claims));
+        let found = self.routes.find(&target.view(parts, claims));
         found.ok_or_else(|| claims.doubt().map_or(Rejection::NoRoute, Rejection::ClaimsUnknown).into())
     }
 
-    /// Returns the routes with limits or a required token that servers may see in other readings of the path.
+    /// Returns the routes with limits or a required token that servers may see in other readings of the request.
     ///
     /// # Errors
-    /// The path has too many readings, or a dot segment that only some servers see, and a route may refuse requests.
+    /// The request has too many readings, or its path a dot segment that only some servers see, and a route may refuse requests.
     fn other_routes<'g, 't>(
         &'g self,
         found: &Found<'g, 't, Route>,
@@ -260,26 +260,22 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
-        let readings = match &target.readings {
-            Ok(readings) => readings.as_slice(),
+        let views = match target.views(parts, claims, &self.routes) {
+            Ok(views) => views,
             Err(TooManyReadings) if self.is_protecting => return Err(Rejection::PathAmbiguous),
-            Err(TooManyReadings) => &[],
+            Err(TooManyReadings) => Vec::new(),
         };
         // Some servers find the route of such a path before they resolve it, so it could be any.
-        if !readings.is_empty() && self.is_protecting && path::has_hidden_dots(&target.forwarded) {
+        if self.is_protecting && !views.is_empty() && path::has_hidden_dots(&target.forwarded) {
             return Err(Rejection::DotsHidden);
         }
         let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
-        for reading in readings {
-            let view = target.view(parts, reading, claims);
-            for query in iter::once(target.query).chain(target.queries_in_path.iter().map(String::as_str)) {
-                let other = self.routes.find(&View { query, ..view });
-                let is_new = |other: &Found<'_, '_, Route>| {
-                    !iter::once(found).chain(&others).any(|known| known.is_alike(other))
-                };
-                let other = other.filter(|other| other.route.counts_or_requires()).filter(is_new);
-                others.extend(other);
-            }
+        for view in views {
+            let is_new = |other: &Found<'_, '_, Route>| {
+                !iter::once(found).chain(&others).any(|known| known.is_alike(other))
+            };
+            let other = self.routes.find(&view).filter(|other| other.route.counts_or_requires());
+            others.extend(other.filter(is_new));
         }
         Ok(others)
     }
@@ -374,7 +370,7 @@ impl Route {
         })
     }
 
-    /// Edits the header of a request with this id to the upstream. Returns its id after that.
+    /// Edits the header of a request with this id to the upstream. Returns the id with which it is forwarded, `None` if an edit removed it.
     pub(super) fn edit(&self, request: &mut Request<Body>, id: HeaderValue) -> Option<HeaderValue> {
         let mut id = Some(id);
         if let Some(edits) = &self.request_headers {

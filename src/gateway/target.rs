@@ -1,6 +1,6 @@
 //! The host and the path that a request is for, read once and by one rule.
 
-use std::{borrow::Cow, net::Ipv6Addr};
+use std::{borrow::Cow, iter, net::Ipv6Addr};
 
 use hyper::{
     Method, Uri, Version,
@@ -11,18 +11,26 @@ use hyper::{
     },
 };
 use percent_encoding::percent_decode_str;
+use smallvec::SmallVec;
 
 use crate::{config::EscapedSlashes, reject::Rejection};
 use tollgate_routing::{
-    VerifiedClaims, View,
+    Occurrence, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
 };
+
+/// The most views of a request in which its route is looked up, and the most bytes of their queries together. They bound what a
+/// request costs.
+const MOST_VIEWS: usize = 128;
+const MOST_COMPARED: usize = 128 << 10;
 
 /// The host and the path of a request.
 #[derive(Debug)]
 pub(crate) struct Target<'r> {
     /// The host in lower case, without port and trailing dot. Empty if an HTTP/1.0 client sent none.
     pub(crate) host: Cow<'r, str>,
+    /// The host that some servers see at the beginning of the path.
+    host_in_path: Option<String>,
     /// The path as it is forwarded, without the query.
     pub(crate) forwarded: Cow<'r, str>,
     /// The path as routes are matched with it.
@@ -70,22 +78,59 @@ impl<'r> Target<'r> {
             Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
         };
         let readings = path::readings(&forwarded, &matched);
+        let host_in_path = path::host_in(&forwarded).and_then(|authority| {
+            let decoded = percent_decode_str(authority).decode_utf8().ok()?;
+            Some(host_of(decoded.rsplit('@').next()?).ok()?.into_owned())
+        });
         let queries_in_path = match &readings {
             Ok(readings) if readings.is_empty() => Vec::new(),
             _ => queries_in_path(&forwarded, query),
         };
-        Ok(Self { host, forwarded, matched, readings, query, queries_in_path })
+        Ok(Self { host, host_in_path, forwarded, matched, readings, query, queries_in_path })
     }
 
-    /// Returns what routing looks at, with `matched` as the path.
-    pub(crate) fn view<'a>(
+    /// Returns what routing looks at.
+    pub(crate) fn view<'a>(&'a self, parts: &'a Parts, claims: &'a dyn VerifiedClaims) -> View<'a> {
+        let Self { host, matched: path, query, .. } = self;
+        let Parts { method, headers, .. } = parts;
+        View { method, host, path, query, headers, claims, occurrence: Occurrence::Any }
+    }
+
+    /// Returns what servers may look at that read the path, the host, the query, or repeated fields and parameters differently, in
+    /// all combinations, except that repeated fields and parameters count alike. Empty if all servers read the request alike.
+    ///
+    /// # Errors
+    /// There are too many, or the query is too long to compare it with each.
+    pub(crate) fn views<'a, T>(
         &'a self,
         parts: &'a Parts,
-        matched: &'a str,
         claims: &'a dyn VerifiedClaims,
-    ) -> View<'a> {
-        let Parts { method, headers, .. } = parts;
-        View { method, host: &self.host, path: matched, query: self.query, headers, claims }
+        routes: &Table<T>,
+    ) -> Result<Vec<View<'a>>, TooManyReadings> {
+        const ALIKE: &[Occurrence] = &[Occurrence::Any];
+        const REPEATED: &[Occurrence] =
+            &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
+        let readings = self.readings.as_deref().map_err(|TooManyReadings| TooManyReadings)?;
+        let queries: SmallVec<[(&str, &[Occurrence]); 1]> = iter::once(self.query)
+            .chain(self.queries_in_path.iter().map(String::as_str))
+            .map(|query| (query, if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE }))
+            .collect();
+        let mut views = Vec::new();
+        if readings.is_empty() && queries.iter().all(|(_, occurrences)| occurrences.len() == 1) {
+            return Ok(views);
+        }
+        for path in iter::once(&*self.matched).chain(readings.iter().map(String::as_str)) {
+            for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
+                for (query, occurrences) in &queries {
+                    let view = View { path, host, query, ..self.view(parts, claims) };
+                    views.extend(
+                        occurrences.iter().map(|occurrence| View { occurrence: *occurrence, ..view }),
+                    );
+                }
+            }
+        }
+        let compared = views.iter().map(|view| view.query.len()).sum::<usize>();
+        if views.len() > MOST_VIEWS || compared > MOST_COMPARED { Err(TooManyReadings) } else { Ok(views) }
     }
 
     /// Returns the target for the upstream: path and query without dot segments. `None` if it is as the client sent it.
@@ -174,11 +219,12 @@ fn has_unknown_expectation(parts: &Parts) -> bool {
 const NO_HOST: u8 = 1;
 const UPPER_CASE: u8 = 2;
 
-/// Returns the properties that a byte shows. Valid bytes are those of a registered name (RFC 3986, section 3.2.2) without
-/// escapes: an `Authority` has none, so an HTTP/2 upstream would get another host.
+/// Returns the properties that a byte shows. Valid bytes are those of a registered name (RFC 3986, section 3.2.2), except `%` and `,`. An
+/// `Authority` has no escapes, so an HTTP/2 upstream would get another host; and servers take X-Forwarded-Host for a list, of which
+/// some use the first and some the last member.
 const fn of_host(byte: u8) -> u8 {
     match byte {
-        b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$' | b'&'..=b'.' | b';' | b'=' | b'_' | b'~' => 0,
+        b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$' | b'&'..=b'+' | b'-' | b'.' | b';' | b'=' | b'_' | b'~' => 0,
         b'A'..=b'Z' => UPPER_CASE,
         _ => NO_HOST,
     }
@@ -266,7 +312,9 @@ mod tests {
         ] {
             assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
         }
-        for host in ["", "a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80", "a%41"] {
+        for host in
+            ["", "a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80", "a%41", "a,b"]
+        {
             let read = read(Version::HTTP_11, "/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
             let read = self::read(Version::HTTP_11, "http://a/", &[host]);

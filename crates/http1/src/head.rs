@@ -209,7 +209,8 @@ pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>)
 }
 
 /// Returns true if servers may confuse a field's name with another one: if it has other characters than letters, digits
-/// and hyphens. CGI turns each of them into `_`, so `x.real.ip` becomes `HTTP_X_REAL_IP`. nginx drops such fields, too.
+/// and hyphens, or ends in a hyphen. CGI turns each of the former into `_`, so `x.real.ip` becomes `HTTP_X_REAL_IP`; nginx drops such
+/// fields, too. Grape drops the hyphen.
 pub fn is_ambiguous(name: &str) -> bool {
     const IS_PLAIN: [bool; 256] = {
         let mut is_plain = [false; 256];
@@ -220,7 +221,7 @@ pub fn is_ambiguous(name: &str) -> bool {
         }
         is_plain
     };
-    !name.bytes().fold(true, |is_plain, byte| is_plain & IS_PLAIN[usize::from(byte)])
+    name.ends_with('-') || !name.bytes().fold(true, |is_plain, byte| is_plain & IS_PLAIN[usize::from(byte)])
 }
 
 /// Returns true if the list in a field has this member. Case doesn't matter.

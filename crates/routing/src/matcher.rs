@@ -1,6 +1,6 @@
 //! The conditions of a route, and the parts of a request that they are compared with.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use http::{
     HeaderMap, Method,
@@ -89,11 +89,11 @@ impl Matcher {
     /// if the rest holds.
     pub(crate) fn holds(&self, view: &View<'_>) -> bool {
         let has_header = |(name, value): &(HeaderName, HeaderValue)| {
-            view.headers.get_all(name).iter().any(|found| found == value)
+            view.occurrence.holds(view.headers.get_all(name).iter(), |found| found == value)
         };
         let has_parameter = |(name, value): &(String, String)| {
-            form_urlencoded::parse(view.query.as_bytes())
-                .any(|found| is_read_as(&found.0, name) && found.1 == *value)
+            let found = form_urlencoded::parse(view.query.as_bytes());
+            view.occurrence.holds(found.filter(|found| is_read_as(&found.0, name)), |found| found.1 == *value)
         };
         (self.methods.is_empty() || self.methods.contains(view.method))
             && self.headers.iter().all(has_header)
@@ -110,6 +110,16 @@ impl Matcher {
             && self.query.iter().all(|parameter| other.query.contains(parameter))
             && self.claims.iter().all(|claim| other.claims.contains(claim))
     }
+}
+
+/// Returns true if servers read one of these names in several query parameters.
+pub(crate) fn has_repeated(query: &str, names: &[String]) -> bool {
+    let mut seen = vec![false; names.len()];
+    let mut all = form_urlencoded::parse(query.as_bytes());
+    all.any(|(sent, _)| {
+        let mut read = names.iter().zip(&mut seen).filter(|(name, _)| is_read_as(&sent, name));
+        read.any(|(_, seen)| mem::replace(seen, true))
+    })
 }
 
 /// Returns true if servers read a parameter's name as this one. PHP drops leading spaces, ends it at a NUL, and has `_` for dots, spaces
@@ -157,7 +167,7 @@ pub struct View<'r> {
     pub method: &'r Method,
     /// The host in lower case, without port and trailing dot, an IPv6 address in brackets. Empty if the client sent none.
     pub host: &'r str,
-    /// The path in the form of [`crate::path::matched`].
+    /// The path in the form of [`crate::path::matched`], or one of [`crate::path::readings`].
     pub path: &'r str,
     /// The query as the client sent it, without the `?`.
     pub query: &'r str,
@@ -165,6 +175,33 @@ pub struct View<'r> {
     pub headers: &'r HeaderMap,
     /// The claims of the token, which are asked for if a route's other conditions hold. `&()` if there are none.
     pub claims: &'r dyn VerifiedClaims,
+    /// What counts of repeated header fields and query parameters.
+    pub occurrence: Occurrence,
+}
+
+/// What counts of the lines of a header field, or of the query parameters of a name, for a route's condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occurrence {
+    /// Any of them.
+    Any,
+    /// The first, as some servers read them.
+    First,
+    /// The last, as others do.
+    Last,
+    /// None of several: others join them to one value.
+    Only,
+}
+
+impl Occurrence {
+    /// Returns true if a condition holds for what counts.
+    fn holds<T>(self, mut all: impl Iterator<Item = T>, is_right: impl Fn(&T) -> bool) -> bool {
+        match self {
+            Self::Any => all.any(|one| is_right(&one)),
+            Self::First => all.next().is_some_and(|first| is_right(&first)),
+            Self::Last => all.last().is_some_and(|last| is_right(&last)),
+            Self::Only => all.next().is_some_and(|only| is_right(&only)) && all.next().is_none(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! Upstreams read paths differently. [`readings`] returns the other paths that they may see; [`has_escaped_slash`] serves
 //! gateways that reject some of these. Letter case is significant here.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
@@ -46,6 +46,12 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
 /// (WHATWG URL, section 4.4).
 pub fn begins_with_host(path: &str) -> bool {
     path.starts_with("//") || path.starts_with("/\\")
+}
+
+/// Returns the host with which a [`forwarded`] path [begins](begins_with_host) to some servers, with a port and a user, if there are any.
+pub fn host_in(path: &str) -> Option<&str> {
+    let rest = begins_with_host(path).then(|| path.trim_start_matches(['/', '\\']))?;
+    rest.split(['/', '\\', '?', '#']).next()
 }
 
 /// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
@@ -95,6 +101,7 @@ pub struct TooManyReadings;
 /// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
 ///   follows a `;` in a segment, before or after they decode it (servlet containers), a line feed at the end (Starlette) or bytes that
 ///   aren't UTF-8 (Bottle).
+/// - Some take `index.php` for the script that handles what comes behind it (Laravel, Symfony), some any `.php` for the end of the path (Apache).
 /// - Some take an empty segment for a parameter (Fastify, gin), some of these only behind the first slashes (Falcon).
 ///
 /// Any of these may come together.
@@ -104,7 +111,7 @@ pub struct TooManyReadings;
 pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyReadings> {
     let is_special = |byte| matches!(byte, b'%' | b'\\' | b';' | b'?' | b'\n');
     let has_empty_segment = matched.len() < forwarded.len() && forwarded.contains("//");
-    if !has_empty_segment && !matched.bytes().any(is_special) {
+    if !has_empty_segment && !names_script(matched) && !matched.bytes().any(is_special) {
         return Ok(Vec::new());
     }
     if forwarded.len() > LONGEST {
@@ -120,7 +127,7 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
     let cut: Vec<_> = cut.collect();
     let mut readings: Vec<String> = Vec::new();
     for spelling in spellings.into_iter().chain(cut) {
-        for path in with_liberties(canonical(&spelling, true)) {
+        for path in with_liberties(canonical(&spelling, true))? {
             let path = self::forwarded(&path);
             let whole = without_last_slashes(&path);
             let without_first = format!("/{}", whole.trim_start_matches('/'));
@@ -143,45 +150,60 @@ fn behind_host(path: &str) -> Option<String> {
     Some(forwarded(host.find('/').map_or("/", |end| &host[end..])).into_owned())
 }
 
-/// Returns a path with the escapes of [`matched`] as servers see it that change escapes, `\`, parameters, line feeds or invalid bytes, or end it earlier.
-fn with_liberties(path: String) -> impl Iterator<Item = String> {
-    let valid = without_invalid(&path);
-    let (has_slash, has_backslash) = (has_escapes(&path) && path.contains("%2F"), path.contains('\\'));
-    let has_parameters = path.contains(';');
-    let has = [
-        valid != path,
-        path.contains('?'),
-        has_parameters,
-        has_slash,
-        has_backslash,
-        has_parameters && (has_slash || has_backslash),
-        path.contains('\n'),
+/// Returns a path with the escapes of [`matched`] as servers see it that take any of these liberties, one after the other.
+fn with_liberties(path: String) -> Result<Vec<String>, TooManyReadings> {
+    const LIBERTIES: [fn(&str) -> String; 9] = [
+        without_invalid,
+        |path| path.split('?').next().unwrap_or_default().to_owned(),
+        without_parameters,
+        |path| path.replace("%2F", "/"),
+        |path| path.replace('\\', "/"),
+        // Again, since decoding may have separated further segments.
+        without_parameters,
+        without_path_info,
+        without_front_controller,
+        |path| path.trim_end_matches('\n').to_owned(),
     ];
-    let apply = move |[invalid, end, parameters, slash, backslash, decoded_parameters, line]: [bool; 7]| {
-        let mut path = if invalid { valid.clone() } else { path.clone() };
-        if end {
-            path.truncate(path.find('?').unwrap_or(path.len()));
+    let mut paths = vec![path];
+    for liberty in LIBERTIES {
+        for at in 0..paths.len() {
+            let path = liberty(&paths[at]);
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
         }
-        if parameters {
-            path = without_parameters(&path);
+        // Different ones may be read alike, but not many.
+        if paths.len() > 2 * MOST_READINGS {
+            return Err(TooManyReadings);
         }
-        if slash {
-            path = path.replace("%2F", "/");
-        }
-        if backslash {
-            path = path.replace('\\', "/");
-        }
-        if decoded_parameters {
-            path = without_parameters(&path);
-        }
-        if line {
-            path.truncate(path.trim_end_matches('\n').len());
-        }
-        path
-    };
-    let liberties = (0..128).map(|set| [0, 1, 2, 3, 4, 5, 6].map(|liberty| set >> liberty & 1 == 1));
-    let is_possible = move |set: &[bool; 7]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
-    liberties.filter(is_possible).map(apply)
+    }
+    Ok(paths)
+}
+
+/// Returns the range of the first place where a path has this part, in any case.
+fn find_any_case(path: &str, part: &str) -> Option<Range<usize>> {
+    let mut windows = path.as_bytes().windows(part.len());
+    let at = windows.position(|window| window.eq_ignore_ascii_case(part.as_bytes()))?;
+    Some(at..at + part.len())
+}
+
+/// Returns a path without the script that handles all requests, `index.php`. What comes behind it needs no slash.
+fn without_front_controller(path: &str) -> String {
+    match find_any_case(path, "/index.php") {
+        Some(script) => [&path[..script.start], "/", path[script.end..].trim_start_matches('/')].concat(),
+        None => path.to_owned(),
+    }
+}
+
+/// Returns a path up to the script in it, behind which there is what CGI calls the path info (RFC 3875, section 4.1.5).
+fn without_path_info(path: &str) -> String {
+    path[..find_any_case(path, ".php/").map_or(path.len(), |script| script.end - 1)].to_owned()
+}
+
+/// Returns true if a path names a script that may handle what comes behind it.
+fn names_script(path: &str) -> bool {
+    let is_in = |part| find_any_case(path, part).is_some();
+    path.as_bytes().contains(&b'.') && (is_in(".php/") || is_in("/index.php"))
 }
 
 fn without_parameters(path: &str) -> String {
@@ -442,6 +464,13 @@ mod tests {
             ("///a/b/", &["/b", "///a/b"]),
             ("//a", &["/", "//a"]),
             ("//a/b;c", &["/a/b", "/b;c", "/b", "//a/b;c", "//a/b"]),
+            // The script of a PHP framework, and what comes behind any script.
+            ("/index.php/a", &["/a", "/index.php", "/"]),
+            ("/x/Index%2ePHPa/b", &["/x/a/b"]),
+            ("/index.php", &["/"]),
+            ("/a.php/b", &["/a.php"]),
+            ("/a.php%2Fb", &["/a.php/b", "/a.php"]),
+            ("/a.php", &[]),
             // An empty segment may be a parameter.
             ("/a//b/", &["/a//b"]),
             ("//a//b", &["//a//b", "/a//b", "//b", "/b"]),

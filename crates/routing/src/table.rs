@@ -23,9 +23,10 @@ use std::{
     iter,
 };
 
+use http::{HeaderMap, header::HeaderName};
 use smallvec::SmallVec;
 
-use crate::{HostPattern, Matcher, Pattern, View, pattern::SegmentShape};
+use crate::{HostPattern, Matcher, Pattern, View, matcher::has_repeated, pattern::SegmentShape};
 
 /// All routes, arranged for a fast search. `T` is what a route does.
 #[derive(Debug)]
@@ -36,6 +37,9 @@ pub struct Table<T> {
     /// Routes with a wildcard host, by the name after `*.`.
     suffix: HashMap<String, TrieNode>,
     any: TrieNode,
+    /// The header fields and the query parameters on which routes have conditions.
+    conditional_headers: Vec<HeaderName>,
+    conditional_parameters: Vec<String>,
 }
 
 /// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
@@ -56,6 +60,7 @@ pub struct Found<'t, 'r, T> {
     /// The route.
     pub route: &'t T,
     pattern: &'t Pattern,
+    host: &'r str,
     params: Params<'r>,
 }
 
@@ -79,7 +84,15 @@ impl<T> Table<T> {
             };
             root.insert(&matcher.path, index);
         }
-        Self { routes, exact, suffix, any }
+        let headers = routes.iter().flat_map(|(matcher, _)| matcher.headers.iter().map(|(name, _)| name));
+        let mut conditional_headers: Vec<_> = headers.cloned().collect();
+        conditional_headers.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        conditional_headers.dedup();
+        let parameters = routes.iter().flat_map(|(matcher, _)| matcher.query.iter().map(|(name, _)| name));
+        let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
+        conditional_parameters.sort();
+        conditional_parameters.dedup();
+        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any }
     }
 
     /// Returns the most specific route whose conditions the request meets.
@@ -87,12 +100,18 @@ impl<T> Table<T> {
         let mut search = Search { routes: &self.routes, view, params: Params::new() };
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
         let (matcher, route) = self.roots(view.host).find_map(|root| search.descend(root, path))?;
-        Some(Found { route, pattern: &matcher.path, params: search.params })
+        Some(Found { route, pattern: &matcher.path, host: view.host, params: search.params })
     }
 
     /// Returns the route at this index, in the order in which they were given.
     pub fn get(&self, index: usize) -> Option<&T> {
         self.routes.get(index).map(|(_, route)| route)
+    }
+
+    /// Returns true if a request repeats a header field or a query parameter on which a route has a condition.
+    pub fn has_repeated(&self, headers: &HeaderMap, query: &str) -> bool {
+        self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
+            || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
     }
 
     /// Returns the routes with their conditions, in the order in which they were given.
@@ -127,9 +146,14 @@ impl TrieNode {
 }
 
 impl<'t, 'r, T> Found<'t, 'r, T> {
-    /// Returns true if both are the same route with the same values of its parameters.
+    /// Returns true if both are the same route with the same host and values of its parameters.
     pub fn is_alike(&self, other: &Found<'_, '_, T>) -> bool {
-        std::ptr::eq(self.route, other.route) && self.params == other.params
+        std::ptr::eq(self.route, other.route) && self.host == other.host && self.params == other.params
+    }
+
+    /// Returns the host for which the route was looked up.
+    pub fn host(&self) -> &'r str {
+        self.host
     }
 
     /// Returns the pattern of the route's path.

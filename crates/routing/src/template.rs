@@ -2,14 +2,14 @@
 //!
 //! A parameter is replaced by the forwarded bytes it stands for ([`Pattern::as_forwarded`]), so escapes stay as
 //! received. It is a whole segment, or the rest at the end. So it is never a dot segment, and can't form one with its
-//! neighbours. Paths that an upstream might still read as one are for the caller to reject ([`super::path::has_hidden_dots`]).
+//! neighbours. Paths that an upstream might still read as one are for the caller to reject ([`path::has_hidden_dots`]).
 
 use std::str::FromStr;
 
 use http::uri::Authority;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::pattern::Pattern;
+use super::{path, pattern::Pattern};
 
 /// Characters that a URL can't have (RFC 3986, appendix A), though the path of a request can. Browsers read `/\host`
 /// as `//host`.
@@ -30,8 +30,8 @@ const NOT_IN_URLS: &AsciiSet = &CONTROLS
 pub struct Template {
     /// The template as written in the file.
     text: String,
-    /// The pattern of the paths that it yields.
-    shape: Pattern,
+    /// The patterns of the paths that it yields: its own, then those of its other [readings](path::readings).
+    shapes: Vec<Pattern>,
 }
 
 impl Template {
@@ -40,9 +40,9 @@ impl Template {
         self.text.split('/').filter(|segment| segment.starts_with('{'))
     }
 
-    /// Returns true if plain parameters could yield this path, which is in the form of [`super::path::matched`].
+    /// Returns true if plain parameters could yield this path, or one with this reading. It is in the form of [`path::matched`].
     pub fn yields(&self, path: &str) -> bool {
-        self.shape.matches(path)
+        self.shapes.iter().any(|shape| shape.matches(path))
     }
 
     /// Fills in the parameters of a forwarded path that matches the pattern. A parameter that the pattern doesn't
@@ -87,14 +87,16 @@ impl FromStr for Template {
             ));
         }
         // A template has the same kinds of segments as a pattern.
-        let shape = text.parse::<Pattern>()?;
+        let mut shapes = vec![text.parse::<Pattern>()?];
         let literals = text.split('/').filter(|segment| name(segment).is_none());
         if let Some(bad) = literals.into_iter().find(|segment| !is_of_url(segment)) {
             return Err(format!(
                 "`{bad}` has characters that a URL can't have\nwrite them as percent-escapes, for example %20 for a space"
             ));
         }
-        Ok(Self { text: text.to_owned(), shape })
+        let readings = path::readings(text, &path::matched(text)).unwrap_or_default();
+        shapes.extend(readings.iter().filter_map(|reading| reading.parse().ok()));
+        Ok(Self { text: text.to_owned(), shapes })
     }
 }
 
@@ -182,7 +184,7 @@ impl FromStr for Location {
 mod tests {
     use proptest::{collection::vec, prelude::*, sample::select};
 
-    use super::{super::path, *};
+    use super::*;
 
     fn pattern(text: &str) -> Pattern {
         text.parse().expect(text)

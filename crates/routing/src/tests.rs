@@ -9,7 +9,7 @@ use http::{
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use crate::{HostPattern, Matcher, Table, Unmet, VerifiedClaims, View, hidden, path};
+use crate::{HostPattern, Matcher, Occurrence, Table, Unmet, VerifiedClaims, View, hidden, path};
 
 /// The routes that bench/micro.rs measures.
 #[path = "../../../bench/routes.rs"]
@@ -98,7 +98,16 @@ impl<'r> Request<'r> {
 
     fn view(&self) -> View<'_> {
         let (host, path, query) = split_target(self.target);
-        View { method: &self.method, host, path, query, headers: &self.headers, claims: &self.claims }
+        let occurrence = Occurrence::Any;
+        View {
+            method: &self.method,
+            host,
+            path,
+            query,
+            headers: &self.headers,
+            claims: &self.claims,
+            occurrence,
+        }
     }
 }
 

@@ -50,7 +50,7 @@ impl Check<'_, '_> {
         for (name, _) in &route.headers.0 {
             if is_ambiguous(name.get_ref().as_str()) {
                 let fault = format!(
-                    "`{name}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens"
+                    "`{name}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens, or ends in a hyphen"
                 );
                 let help = "use a hyphen, here and in the clients";
                 self.fault(Diagnostic::error(fault).at(&name.span(), "").help(help));

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, ops::Range};
 
 use hyper::{Method, header::HeaderMap};
-use tollgate_routing::{HostPattern, Matcher, Table, View, path};
+use tollgate_routing::{HostPattern, Matcher, Occurrence, Table, View, path};
 
 use super::{Check, listeners::entrances};
 use crate::config::{Action, ListenAddress, RouteSettings, ServerUrl, error::Diagnostic, file::ConfigFile};
@@ -68,6 +68,7 @@ impl Check<'_, '_> {
                 query: "",
                 headers: &headers,
                 claims: &(),
+                occurrence: Occurrence::Any,
             };
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");

@@ -34,8 +34,15 @@ impl FromText for KeyPart {
             }
             ("header", Some(name)) => match HeaderName::read(name) {
                 Ok(name) if is_ambiguous(name.as_str()) => Err(format!(
-                    "`{text}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens\nuse a hyphen, here and in the clients: \"header:{}\"",
-                    name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+                    "`{text}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens, or ends in a hyphen\nuse a hyphen, here and in the clients: \"header:{}\"",
+                    match name
+                        .as_str()
+                        .replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+                        .trim_end_matches('-')
+                    {
+                        "" => "NAME",
+                        name => name,
+                    }
                 )),
                 read => read
                     .map(Self::Header)
@@ -161,6 +168,7 @@ mod tests {
             "header:",
             "header:a b",
             "header:x_api_key",
+            "header:x-api-key-",
             "cookie:a=b",
             "jwt",
             "jwt:",

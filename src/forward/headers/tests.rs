@@ -49,6 +49,18 @@ fn fields_that_cgi_confuses_with_others_are_dropped() {
 }
 
 #[test]
+fn fields_of_a_described_request_become_lines_of_those_that_servers_take_them_for() {
+    for name in ["x_api_key", "x-api.key", "x-api-key-", "x-api_key--"] {
+        let mut headers = map(&[("x-api-key", "k1"), (name, "k2")]);
+        from_described(&mut headers);
+        assert_eq!(headers, map(&[("x-api-key", "k1"), ("x-api-key", "k2")]), "{name}");
+    }
+    let mut headers = map(&[("-", "k1"), ("php-auth-user", "k2")]);
+    from_described(&mut headers);
+    assert_eq!(headers, map(&[("-", "k1"), ("authorization", "k2")]));
+}
+
+#[test]
 fn space_around_values_is_removed() {
     let sent = [("x-api-key", " \tk1\t "), ("x-api-key", "k1"), ("x-blank", " "), ("x-inner", "a \tb")];
     let read = map(&[("x-api-key", "k1"), ("x-api-key", "k1"), ("x-blank", ""), ("x-inner", "a \tb")]);

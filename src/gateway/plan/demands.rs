@@ -1,4 +1,4 @@
-//! The limits and the token that the routes of all readings of a path demand together.
+//! The limits and the token that the routes of all readings of a request demand together.
 
 use std::{borrow::Cow, mem, sync::Arc};
 
@@ -19,8 +19,8 @@ use crate::{
 
 use super::Route;
 
-/// Adds the limits of another route that servers may see in the path of a request to those of the routes before it, so that no spelling
-/// of the path escapes a limit. `more` are their terms for the request under its own route and parameters.
+/// Adds the limits of another route that servers may see in a request to those of the routes before it, so that no spelling escapes a
+/// limit. `more` are their terms for the request under its own route and parameters.
 ///
 /// # Errors
 /// A limit that doesn't only shadow would count the request for too many keys.

@@ -116,6 +116,30 @@ path     = "/export"
 query    = { full = "1", cheap = "1" }
 upstream = "users"
 [[routes]]
+name     = "first"
+host     = "b.test"
+path     = "/version"
+headers  = { x-version = "1" }
+upstream = "users"
+[[routes]]
+name     = "second"
+host     = "b.test"
+path     = "/version"
+headers  = { x-version = "2" }
+upstream = "users"
+limits   = ["login"]
+[[routes]]
+name     = "any"
+host     = "b.test"
+path     = "/version"
+upstream = "users"
+limits   = ["login"]
+[[routes]]
+name     = "app"
+path     = "/app/{*rest}"
+upstream = "users"
+rewrite  = "/index.php/{*rest}"
+[[routes]]
 name     = "tenant"
 host     = "b.test"
 path     = "/of/{tenant}/login"
@@ -332,6 +356,31 @@ fn a_request_has_one_plan() {
         ("GET b.test //x/login/dear", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test //login/login/dear", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test /a%5Cb/..\\login", "rest path-ambiguous"),
+        ("GET a //b.test/login", "- no-route"),
+        (
+            "GET b.test //w.example.com/files/admin",
+            "rest [named 11:route=admin,18:host=w.example.com] upstream 1",
+        ),
+        (
+            "GET b.test /\\u@W.Example.Com.:80/files/admin",
+            "rest [named 11:route=admin,18:host=w.example.com] upstream 1",
+        ),
+        // Some servers use the first of a repeated field or parameter, and some the last.
+        ("GET b.test /export?full=0&full=1", "full [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /export?full=1&cheap=1", "cheap [] upstream 1"),
+        ("GET b.test /export?full=1&cheap=1&cheap=0", "cheap [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /export?cheap=0&full=1&cheap=1", "cheap [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /export;full=1&cheap=1&cheap=0", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /export%3Ffull=1&cheap=1&cheap=0", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        ("GET b.test /version x-version:1", "first [] upstream 1"),
+        // Others join them, and find none of the values.
+        ("GET b.test /version x-version:1 x-version:1", "first [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /version x-version:1 x-version:2", "first [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /version x-version:2 x-version:1", "first [login ip=192.0.2.7] upstream 1"),
+        // PHP frameworks handle what comes behind their script.
+        ("GET b.test /index.php/login", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /INDEX%2Ephplogin", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /login/index.php", "rest [login ip=192.0.2.7] upstream 1"),
         // A token that one reading requires is required.
         ("GET b.test //x/private", "rest token-missing"),
         ("GET b.test /private;/x", "rest token-missing"),
@@ -386,6 +435,7 @@ fn a_request_has_one_plan() {
         ("GET a /shop/7;x", "shop [] upstream 0 /items/7;x"),
         ("GET a /shop/7%2Fx", "shop path-ambiguous"),
         ("GET a /shop/7\\x", "shop path-ambiguous"),
+        ("GET a /app/login", "app [] upstream 1 /index.php/login"),
         ("GET a /goods/7%2Fx", "goods [] upstream 1 /items/7%2Fx"),
         // Targets that are rejected.
         ("GET a /a%00b", "- target-invalid"),
@@ -412,6 +462,17 @@ fn where_nothing_is_protected_no_path_is_ambiguous() {
             assert_eq!(planned(&desk, request).ends_with(" path-ambiguous"), expected, "{mode}: {request}");
         }
     }
+}
+
+#[test]
+fn a_long_query_is_not_compared_in_many_views() {
+    let desk = Desk::new(true);
+    let query = "a&".repeat(20_000);
+    assert_eq!(
+        planned(&desk, &format!("GET b.test /login?{query}")),
+        "login [login ip=192.0.2.7] upstream 1"
+    );
+    assert_eq!(planned(&desk, &format!("GET b.test //x/login?{query}")), "rest path-ambiguous");
 }
 
 #[test]

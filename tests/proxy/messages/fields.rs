@@ -257,6 +257,9 @@ fn a_stranger_says_nothing_on_behalf_of_others() {
     const CLAIMS: &str = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: 10.0.0.2\r\n\
         X-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Prefix: /admin\r\nX-Real-IP: 10.0.0.1\r\n\
         Forwarded: for=10.0.0.1\r\nX_Forwarded_For: 10.0.0.1\r\nX-Forwarded_For: 10.0.0.1\r\nX-Request-Id: mine\r\n\
+        X-Original-URL: /admin\r\nX-Original-URI: /admin\r\nX-Original-Host: b\r\nX-Rewrite-URL: /admin\r\n\
+        X-Envoy-Original-Path: /admin\r\nX-Script-Name: /admin\r\nX-Vhm-Root: /admin\r\n\
+        Proxy: http://10.0.0.1\r\nX-Key-: k1\r\n\
         Via: 1.0 b\r\nVia: 2 c\r\n\r\n";
     let stranger = Recording::start();
     stranger.told(CLAIMS).head();
@@ -270,6 +273,15 @@ fn a_stranger_says_nothing_on_behalf_of_others() {
         ("forwarded", &[]),
         ("x_forwarded_for", &[]),
         ("x-forwarded_for", &[]),
+        ("x-original-url", &[]),
+        ("x-original-uri", &[]),
+        ("x-original-host", &[]),
+        ("x-rewrite-url", &[]),
+        ("x-envoy-original-path", &[]),
+        ("x-script-name", &[]),
+        ("x-vhm-root", &[]),
+        ("proxy", &[]),
+        ("x-key-", &[]),
         ("via", &["1.0 b, 2 c, 1.1 tollgate"]),
     ] {
         assert_eq!(lines(&message, name), expected, "{message:?}");
@@ -285,6 +297,9 @@ fn a_stranger_says_nothing_on_behalf_of_others() {
         ("x-forwarded-host", &["evil"]),
         ("forwarded", &["for=10.0.0.1"]),
         ("x_forwarded_for", &[]),
+        ("x-original-url", &["/admin"]),
+        ("proxy", &[]),
+        ("x-key-", &[]),
         ("x-request-id", &["mine"]),
     ] {
         assert_eq!(lines(&message, name), expected, "{message:?}");
