@@ -8,7 +8,7 @@ fn what_the_replicas_do_not_have_holds_no_lease() {
     let replica = Redis::start_with(&["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
     wait_until("the replica follows", || primary.info("slave0").contains("state=online"));
     let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\nreplicated = true\ntimeout = \"200ms\"\non_failure = \"deny\"\n[server]\nworkers = 1\n\
+        "[store]\nurl = \"{}\"\nreplicated = true\ntimeout = \"2s\"\non_failure = \"deny\"\n[server]\nworkers = 1\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n\
          limits = [{{ name = \"l\", key = \"global\", algorithm = \"concurrency\", rate = \"5\", lease = \"1h\" }}]\n",
         primary.url()
