@@ -110,7 +110,7 @@ impl<'r> Target<'r> {
         const ALIKE: &[Occurrence] = &[Occurrence::Any];
         const REPEATED: &[Occurrence] =
             &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
-        let readings = self.readings.as_deref().map_err(|TooManyReadings| TooManyReadings)?;
+        let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
         let queries: SmallVec<[(&str, &[Occurrence]); 1]> = iter::once(self.query)
             .chain(self.queries_in_path.iter().map(String::as_str))
             .map(|query| (query, if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE }))

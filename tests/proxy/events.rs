@@ -38,12 +38,12 @@ fn events() -> (WireUpstream, mpsc::Sender<String>, mpsc::Receiver<()>) {
 /// With all times so short that a silence of [`SILENCE`] is too long, if it counts.
 fn impatient(upstream: &WireUpstream) -> Gateway {
     Gateway::start(&format!(
-        "[server]\ntimeouts = {{ header = \"100ms\", idle = \"100ms\" }}\n{}",
-        forward_to(&[quoted(upstream.url())], "timeouts = { response = \"100ms\", idle = \"100ms\" }")
+        "[server]\ntimeouts = {{ header = \"500ms\", idle = \"500ms\" }}\n{}",
+        forward_to(&[quoted(upstream.url())], "timeouts = { response = \"500ms\", idle = \"500ms\" }")
     ))
 }
 
-const SILENCE: Duration = Duration::from_millis(700);
+const SILENCE: Duration = Duration::from_millis(1_200);
 
 fn begin(gateway: &Gateway) -> Client {
     let mut client = gateway.client();

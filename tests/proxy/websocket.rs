@@ -334,7 +334,7 @@ fn a_tunnel_is_a_request_in_flight_until_its_end() {
             &upstream.url(),
             &format!(
                 "limits = [\"l\"]\n{store}[admin]\nlisten = \"127.0.0.1:0\"\n\
-                 [limits.l]\nkey = \"global\"\nalgorithm = \"concurrency\"\nrate = \"1\"\nlease = \"1s\"\n"
+                 [limits.l]\nkey = \"global\"\nalgorithm = \"concurrency\"\nrate = \"1\"\nlease = \"2s\"\n"
             ),
         );
         let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
@@ -344,7 +344,7 @@ fn a_tunnel_is_a_request_in_flight_until_its_end() {
             format!("tollgate_upstream_requests_in_flight{{upstream=\"api\",server=\"{server}\"}}");
         let mut client = open(&gateway);
         // For longer than a lease that isn't renewed.
-        for _ in 0..15 {
+        for _ in 0..25 {
             thread::sleep(Duration::from_millis(100));
             let mut other = gateway.client();
             other.send(HANDSHAKE);

@@ -98,7 +98,7 @@ fn costs_that_responses_tell_in_the_end_are_recorded() {
 fn those_who_wait_for_room_are_refused_before_they_would_be_cut_off() {
     let redis = Redis::start();
     let mut gateway = Gateway::start(&format!(
-        "[server]\nworkers = 1\ntimeouts = {{ drain = \"3s\" }}\n{}\
+        "[server]\nworkers = 1\ntimeouts = {{ drain = \"20s\" }}\n{}\
          [limits.l]\nkey = \"global\"\nrate = \"3/30min\"\nwait = \"1h\"\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"l\"]\n",
         redis.store()
