@@ -36,7 +36,7 @@ fn toml() -> String {
     let toml = toml.split("```").next().unwrap();
     let (_, rest) = toml.split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
     assert!(rest.contains("\"5/10s\""), "{rest}");
-    rest.replace("\"5/10s\"", "\"5/2s\"")
+    rest.replace("\"5/10s\"", "\"5/6s\"")
 }
 
 /// A gateway, an upstream, and a proxy between them. The proxy is killed with this value.
@@ -112,7 +112,7 @@ impl Chain {
         let number = |name: &str| rejected.header(name).unwrap().parse::<u64>().unwrap();
         let (seconds, milliseconds) = (number("retry-after"), number("retry-after-ms"));
         assert!((milliseconds..milliseconds + 1_000).contains(&(seconds * 1_000)), "{rejected:?}");
-        assert!((1..=2_000).contains(&milliseconds), "{rejected:?}");
+        assert!((1..=6_000).contains(&milliseconds), "{rejected:?}");
         sleep(Duration::from_millis(milliseconds));
         // It has a body, of which no proxy needs to show us anything.
         let post = "POST /orders\nContent-Type: application/json\nContent-Length: 2\n\n{}";
@@ -158,7 +158,7 @@ fn assert_complete(rejected: &Answer) {
 fn assert_fields(answer: &Answer, remaining: u32) {
     let state = answer.header("ratelimit").unwrap_or_else(|| panic!("{answer:?}"));
     assert!(state.starts_with(&format!("\"per-client\";r={remaining};t=")), "{state}");
-    assert_eq!(answer.header("ratelimit-policy"), Some("\"per-client\";q=5;w=2"));
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"per-client\";q=5;w=6"));
 }
 
 /// A program that scripts/test.sh has installed from PyPI.
@@ -215,7 +215,7 @@ fn traefik_passes_on_the_complete_rejection() {
         wait_until("the limit is used up", || chain.get().status == 429);
         chain.get()
     });
-    sleep(Duration::from_secs(2));
+    sleep(Duration::from_secs(6));
     let before = chain.upstream.count();
     for remaining in (0..5).rev() {
         assert_eq!(chain.get().status, 200);

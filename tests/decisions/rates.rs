@@ -4,7 +4,7 @@ use super::{
     Decider,
     rls::{Descriptor, Request, ask},
 };
-use crate::harness::{client::Client, redis::Redis};
+use crate::harness::{client::Client, redis::Redis, wait_until};
 
 const HOUR: i32 = 3;
 
@@ -93,6 +93,10 @@ fn a_descriptors_limit_has_its_own_unit_where_the_calendar_counts() {
             let unit = answer.statuses[0].current_limit.as_ref().unwrap().unit;
             (answer.header("ratelimit-policy").unwrap().to_owned(), unit, answer.left()[0].1)
         };
+        wait_until("the store decides", || {
+            asked("nobody", None);
+            url == "memory:" || !redis.keys("tollgate:l:*").is_empty()
+        });
         for (unit, window) in
             [(second, ";w=1"), (minute, ";w=60"), (HOUR, ";w=3600"), (day, ";w=86400"), (year, "")]
         {

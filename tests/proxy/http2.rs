@@ -406,8 +406,8 @@ fn a_stream_that_is_taken_slowly_gets_all_of_it() {
     let mut came = 0;
     assert_eq!(client.next().unwrap().status(), 200);
     loop {
-        // 150 ms for 30,000 bytes each: in time, and all of it far too late.
-        thread::sleep(IDLE * 3 / 10);
+        // 100 ms for 30,000 bytes each: in time, and all of it too late.
+        thread::sleep(IDLE / 5);
         for stream in [0, 1] {
             client.send(WINDOW_UPDATE, 0, stream, &30_000_u32.to_be_bytes());
         }
