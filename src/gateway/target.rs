@@ -11,7 +11,6 @@ use hyper::{
     },
 };
 use percent_encoding::percent_decode_str;
-use smallvec::SmallVec;
 
 use crate::{config::EscapedSlashes, reject::Rejection};
 use tollgate_routing::{
@@ -111,14 +110,14 @@ impl<'r> Target<'r> {
         const REPEATED: &[Occurrence] =
             &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let queries: SmallVec<[(&str, &[Occurrence]); 1]> = iter::once(self.query)
-            .chain(self.queries_in_path.iter().map(String::as_str))
-            .map(|query| (query, if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE }))
-            .collect();
+        let repeats = |query| routes.has_repeated(&parts.headers, query);
         let mut views = Vec::new();
-        if readings.is_empty() && queries.iter().all(|(_, occurrences)| occurrences.len() == 1) {
+        if readings.is_empty() && !repeats(self.query) {
             return Ok(views);
         }
+        let queries = iter::once(self.query).chain(self.queries_in_path.iter().map(String::as_str));
+        let queries: Vec<(&str, &[_])> =
+            queries.map(|query| (query, if repeats(query) { REPEATED } else { ALIKE })).collect();
         for path in iter::once(&*self.matched).chain(readings.iter().map(String::as_str)) {
             for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
                 for (query, occurrences) in &queries {
