@@ -175,9 +175,10 @@ fn with_forged_address(headers: &HeaderMap) -> HeaderMap {
     forged
 }
 
-/// Returns true if a proxy describes the client in this field.
+/// Returns true if a proxy describes the client in this field, or the target before it was changed.
 fn is_of_proxy(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
+    const OTHERS: [&str; 5] = ["forwarded", "x-real-ip", "x-original-url", "x-rewrite-url", "x-vhm-root"];
+    name.starts_with("x-forwarded-") || OTHERS.contains(&name)
 }
 
 fn assert_trailers_are_clean(mut trailers: HeaderMap) {

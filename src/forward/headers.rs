@@ -49,21 +49,18 @@ pub struct Client {
 /// `Authorization`, since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
 /// names their proxy.
 pub fn from_client(headers: &mut HeaderMap) {
-    let is_unwanted =
-        |name: &str| head::is_ambiguous(name) || name.starts_with("php-auth-") || name == "proxy";
-    remove_hop_by_hop(headers, is_unwanted);
+    remove_hop_by_hop(headers, |name| is_misread(name) || name == "proxy");
 }
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
-/// Those that servers may take for another field become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
+/// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
 /// Symfony takes for `Authorization`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
 /// proxies remove them. Those received over HTTP/2 are prepared [as such](from_http2) first.
 pub fn from_described(headers: &mut HeaderMap) {
     for name in named(headers, is_hop_by_hop) {
         headers.remove(name);
     }
-    let is_misread = |name: &str| head::is_ambiguous(name) || name.starts_with("php-auth-");
     for name in named(headers, is_misread) {
         let other = read_as(&name);
         if let Entry::Occupied(field) = headers.entry(name) {
@@ -73,6 +70,11 @@ pub fn from_described(headers: &mut HeaderMap) {
             }
         }
     }
+}
+
+/// Returns true if servers may take a field for another one.
+fn is_misread(name: &str) -> bool {
+    head::is_ambiguous(name) || name.starts_with("php-auth-")
 }
 
 /// Returns the name of the field that servers may take a field for.

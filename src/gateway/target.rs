@@ -110,14 +110,14 @@ impl<'r> Target<'r> {
         const REPEATED: &[Occurrence] =
             &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let repeats = |query| routes.has_repeated(&parts.headers, query);
+        let occurrences = |query| if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
+        let own = (self.query, occurrences(self.query));
         let mut views = Vec::new();
-        if readings.is_empty() && !repeats(self.query) {
+        if readings.is_empty() && own.1 == ALIKE {
             return Ok(views);
         }
-        let queries = iter::once(self.query).chain(self.queries_in_path.iter().map(String::as_str));
-        let queries: Vec<(&str, &[_])> =
-            queries.map(|query| (query, if repeats(query) { REPEATED } else { ALIKE })).collect();
+        let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
+        let queries: Vec<_> = iter::once(own).chain(in_path).collect();
         for path in iter::once(&*self.matched).chain(readings.iter().map(String::as_str)) {
             for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
                 for (query, occurrences) in &queries {

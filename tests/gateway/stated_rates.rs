@@ -116,7 +116,7 @@ fn a_header_field_states_the_rate_only_if_a_trusted_proxy_sent_it() {
 
 #[test]
 fn a_request_that_waits_keeps_the_rate_that_it_stated() {
-    // A busy machine makes up the difference between the window and the wait.
+    // The wait is longer than the window, so that time lost on a busy machine refuses nobody.
     let toml = |rate: &str| {
         let limit = limit_all(&format!("{}wait = \"1h\"\n", BY_CLAIM.replace("1/h", rate)));
         format!("[jwt]\nhmac_secret = \"{SECRET}\"\n{limit}")

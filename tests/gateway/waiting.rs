@@ -192,6 +192,7 @@ fn those_who_wait_are_held_to_the_rate_of_a_pattern() {
 fn those_who_wait_are_refused_for_good_by_a_rate_of_zero() {
     let redis = Redis::start();
     for store in ["", &redis.store()] {
+        // The wait is longer than the window, so that time lost on a busy machine refuses nobody.
         let keys = "key = \"header:x-key\"\nwait = \"1h\"\nrate = \"1/30min\"";
         let gateway = Gateway::start(&format!(
             "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n{store}{}",

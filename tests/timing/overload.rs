@@ -28,10 +28,10 @@ fn forward_all(server: &str, url: &str) -> Gateway {
 }
 
 /// Asserts that the gateway takes little CPU time for a rest. It has five of them, because what ends by itself, and a busy machine, may
-/// add to one. Without optimization, looking at 10,000 connections for late clients takes a quarter of this.
+/// add to one. Without optimization, looking at 10,000 connections for late clients takes up to a half of this.
 fn assert_is_cheap(gateway: &Gateway, mut rest: impl FnMut()) {
     let mut spent = Vec::new();
-    while spent.iter().all(|spent| *spent >= REST / 5) {
+    while spent.iter().all(|spent| *spent >= REST / 10) {
         assert!(spent.len() < 5, "{spent:?} of {REST:?}");
         let before = gateway.cpu();
         rest();

@@ -175,11 +175,11 @@ pub struct View<'r> {
     pub headers: &'r HeaderMap,
     /// The claims of the token, which are asked for if a route's other conditions hold. `&()` if there are none.
     pub claims: &'r dyn VerifiedClaims,
-    /// What counts of repeated header fields and query parameters.
+    /// The occurrence that counts of a repeated header field or query parameter.
     pub occurrence: Occurrence,
 }
 
-/// What counts of the lines of a header field, or of the query parameters of a name, for a route's condition.
+/// The occurrence of a repeated header field or query parameter with which a route's condition is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occurrence {
     /// Any of them.
@@ -188,12 +188,12 @@ pub enum Occurrence {
     First,
     /// The last, as others do.
     Last,
-    /// None of several: others join them to one value.
+    /// The only one, and none if there are several: others join them to one value.
     Only,
 }
 
 impl Occurrence {
-    /// Returns true if a condition holds for what counts.
+    /// Returns true if a condition holds for the one that counts of all.
     fn holds<T>(self, mut all: impl Iterator<Item = T>, is_right: impl Fn(&T) -> bool) -> bool {
         match self {
             Self::Any => all.any(|one| is_right(&one)),
