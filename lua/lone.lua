@@ -8,19 +8,12 @@ local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 local words = cmsgpack.unpack(ARGV[1])
 
--- Lua 5.4 (not Redis, whose Lua is 5.1) has integers beside doubles, which wrap. There, numbers become doubles on the way
--- in, so that all is computed as in 5.1, and integers on the way out, since a reply can't have doubles. Returns the reply.
-local in_integers
+-- Lua 5.4 (not Redis, whose Lua is 5.1) has integers beside doubles, which wrap. There, numbers become doubles, so that
+-- all is computed as in 5.1.
 if math.type then
   time = time + 0.0
   for i, word in ipairs(words) do
     if math.type(word) == 'integer' then words[i] = word + 0.0 end
-  end
-  in_integers = function(reply)
-    for i, number in ipairs(reply) do
-      if math.type(number) == 'float' then reply[i] = math.floor(number) end
-    end
-    return reply
   end
 end
 
@@ -63,8 +56,7 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
       local total = (before + cost) % 2 ^ 32
       local entry = struct.pack('>I7I4I4I7I4BB', time, total, charged, oldest_at, first, rank, life)
       redis.call('ZADD', KEYS[1], string.format('%d', time), entry)
-      local reply = { time, count, count, left, oldest_at + window_us - time, 0 }
-      return in_integers and in_integers(reply) or reply
+      return cmsgpack.pack(time, count, count, left, oldest_at + window_us - time, 0)
     end
   end
 end

@@ -25,7 +25,7 @@ pub fn reply(bytes: &[u8]) {
     let [operations, answer] = parts(bytes);
     let operations = read_operations(operations);
     let Some(answer) = read_value(&mut &answer[..], 0) else { return };
-    read_as_replies(&operations, answer.clone());
+    read_as_replies(&operations, &answer);
     for range in slots::read_ranges(answer.clone(), "asked").unwrap_or_default() {
         assert!(range.first <= range.last && usize::from(range.last) < slots::SLOTS);
     }
@@ -41,7 +41,7 @@ pub fn reply(bytes: &[u8]) {
     }
 }
 
-fn read_as_replies(operations: &[Operation], answer: Value) {
+fn read_as_replies(operations: &[Operation], answer: &Value) {
     let mut call = Call::default();
     operations.iter().for_each(|operation| call.push(operation));
     let Some((_, replies)) = call::read(answer).and_then(|answer| call.decode(&answer)) else { return };

@@ -15,7 +15,20 @@ use tracing::{Event, Level, Metadata, Subscriber, span, subscriber::Interest};
 use crate::harness::{PATIENCE, client::Client, gateway::Gateway, wait_until};
 
 /// What a script of one charge answers: the time, one granted and made, four left, a second until more, no delay.
-const GRANTED: &[u8] = b"*6\r\n:1700000000000000\r\n:1\r\n:1\r\n:4\r\n:1000000\r\n:0\r\n";
+const GRANTED: [i64; 6] = [1_700_000_000_000_000, 1, 1, 4, 1_000_000, 0];
+/// Begins an integer of eight bytes in MessagePack.
+const INT_64: u8 = 0xd3;
+
+/// Returns a script's answer.
+fn answer_of(numbers: &[i64]) -> Vec<u8> {
+    let packed: Vec<u8> =
+        numbers.iter().flat_map(|number| [&[INT_64][..], &number.to_be_bytes()].concat()).collect();
+    bulk(&packed)
+}
+
+fn bulk(packed: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", packed.len()).as_bytes(), packed, b"\r\n"].concat()
+}
 
 /// A server in place of Redis that answers scripts with given replies.
 struct Impostor {
@@ -28,7 +41,7 @@ impl Impostor {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let impostor = Self {
             port: listener.local_addr().unwrap().port(),
-            answer: Arc::new(Mutex::new(GRANTED.to_vec())),
+            answer: Arc::new(Mutex::new(answer_of(&GRANTED))),
         };
         let answer = impostor.answer.clone();
         thread::spawn(move || {
@@ -40,8 +53,8 @@ impl Impostor {
         impostor
     }
 
-    fn answer(&self, bytes: &[u8]) {
-        *self.answer.lock().unwrap() = bytes.to_vec();
+    fn answer(&self, bytes: impl Into<Vec<u8>>) {
+        *self.answer.lock().unwrap() = bytes.into();
     }
 }
 
@@ -98,6 +111,7 @@ fn a_store_that_answers_nonsense_is_one_that_does_not_answer() {
         answer.status
     };
     let nested = ["*1\r\n".repeat(100), ":1\r\n".to_owned()].concat();
+    let mut answers: Vec<Vec<u8>> = Vec::new();
     for answer in [
         "*0\r\n",
         "*-1\r\n",
@@ -107,11 +121,7 @@ fn a_store_that_answers_nonsense_is_one_that_does_not_answer() {
         "$-1\r\n",
         "$3\r\nabc\r\n",
         "$0\r\n\r\n",
-        "*6\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n$1\r\n0\r\n",
-        "*6\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n*0\r\n",
-        "*7\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n:0\r\n:0\r\n",
-        "*5\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n",
-        "*6\r\n:1\r\n:-1\r\n:1\r\n:4\r\n:1\r\n:0\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n:0\r\n",
         "-ERR no\r\n",
         "-MOVED 1 somewhere:1\r\n",
         "-MOVED\r\n",
@@ -129,9 +139,21 @@ fn a_store_that_answers_nonsense_is_one_that_does_not_answer() {
         "$-7\r\n",
         "*6\r\n:1",
     ] {
-        impostor.answer(answer.as_bytes());
-        assert_eq!(ask(), 503, "{answer:?}");
-        impostor.answer(GRANTED);
+        answers.push(answer.into());
+    }
+    // In MessagePack, but text or a map where a number is due, a number too many, one too few, fewer than no requests, half a number.
+    answers.extend([
+        bulk(b"\x96\x01\x01\x01\x04\x01\xa10"),
+        bulk(b"\x96\x01\x01\x01\x04\x01\x80"),
+        answer_of(&[1, 1, 1, 4, 1, 0, 0]),
+        answer_of(&[1, 1, 1, 4, 1]),
+        answer_of(&[1, -1, 1, 4, 1, 0]),
+        bulk(b"\x96\x01\x01\x01\x04\x01\xd3"),
+    ]);
+    for answer in answers {
+        impostor.answer(&answer[..]);
+        assert_eq!(ask(), 503, "{}", answer.escape_ascii());
+        impostor.answer(answer_of(&GRANTED));
         wait_until("a sound answer is believed again", || ask() == 204);
     }
     assert!(gateway.memory_kib("VmHWM") < 200 << 10, "{} KiB", gateway.memory_kib("VmHWM"));
@@ -147,12 +169,11 @@ fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"l\"]\n",
         impostor.port
     ));
-    let sound = [1_700_000_000_000_000, 1, 1, 4, 1_000_000, 0];
     let refused = [1_700_000_000_000_000, 0, 0, 0, 1_000_000, 500_000];
     let mut answers = Vec::new();
     for absurd in [i64::MIN, -1, 0, 2, i64::MAX] {
         answers.push([absurd; 6]);
-        for usual in [sound, refused] {
+        for usual in [GRANTED, refused] {
             for at in 0..6 {
                 let mut answer = usual;
                 answer[at] = absurd;
@@ -161,8 +182,7 @@ fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
         }
     }
     for (number, answer) in answers.iter().enumerate() {
-        let lines: String = answer.iter().map(|number| format!(":{number}\r\n")).collect();
-        impostor.answer(format!("*6\r\n{lines}").as_bytes());
+        impostor.answer(answer_of(answer));
         // Twice, so that what is remembered of the first counts for the second.
         for _ in 0..2 {
             let status = gateway.ask(&format!("GET /\nX-Key: {number}")).status;
@@ -269,7 +289,7 @@ fn a_panic_in_a_call_of_the_store_is_the_end_of_that_call() {
         // Such an answer is warned of.
         impostor.answer(answer);
         assert_eq!(client.ask("GET /").status, 503);
-        impostor.answer(GRANTED);
+        impostor.answer(answer_of(&GRANTED));
         wait_until("a sound answer is believed again", || client.ask("GET /").status == 204);
     }
 }

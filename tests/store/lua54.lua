@@ -51,13 +51,17 @@ local function unpack_list(bytes)
   return list
 end
 
+-- The values of a reply, which `cmsgpack.pack` would write: a list, or one after the other.
+local function values_of(first, ...)
+  return type(first) == 'table' and first or { first, ... }
+end
+
 redis = { call = call_redis, pcall = pcall_redis }
 struct = { pack = string.pack, unpack = string.unpack }
-cmsgpack = { unpack = unpack_list }
+cmsgpack = { pack = values_of, unpack = unpack_list }
 ARGV, KEYS = { from_hex(arg[2]) }, {}
 for i = 3, #arg do KEYS[i - 2] = from_hex(arg[i]) end
 
 for _, value in ipairs(dofile(arg[1])) do
-  assert(math.type(value) ~= 'float', 'a reply has no floats')
-  io.stderr:write(value, '\n')
+  io.stderr:write(math.tointeger(value) or value, '\n')
 end

@@ -15,17 +15,14 @@ use tollgate_limiter::{
     Algorithm, Quota, RedissonType,
     store::{
         Act, Charge, Operation, Refund,
-        script::{self, Call},
+        script::{self, Call, ScriptReply},
     },
 };
 
-use crate::{
-    harness::resp::Value,
-    store::{
-        oracle::check,
-        parity::{KINDS, calls, operations, without_leases},
-        stepped::{SECOND, START, Script, charge, on, stepped, under},
-    },
+use crate::store::{
+    oracle::check,
+    parity::{KINDS, calls, operations, without_leases},
+    stepped::{SECOND, START, Script, charge, on, stepped, under},
 };
 
 /// The same script twice: in Redis, and in Lua 5.4 with the commands of a second Redis.
@@ -53,15 +50,13 @@ impl Pair {
     }
 
     /// Does operations in both, and returns what both answer.
-    fn answer(&mut self, operations: &[Operation]) -> (Call, Value) {
+    fn answer(&mut self, operations: &[Operation]) -> (Call, ScriptReply) {
         let mut call = Call::default();
         operations.iter().for_each(|operation| call.push(operation));
         let (keys, list) = call.encode();
         let answer = self.redis.answer_to(&keys, list.clone());
-        let lines: Vec<String> = match &answer {
-            Value::List(values) => values.iter().map(line).collect(),
-            answer => panic!("{answer:?}"),
-        };
+        let failures = answer.failures.iter().flat_map(|(place, text)| [place.to_string(), text.clone()]);
+        let lines: Vec<_> = answer.numbers.iter().map(i64::to_string).chain(failures).collect();
         assert_eq!(run(self.source.path().to_owned(), self.lua.redis.port(), &keys, &list), lines);
         (call, answer)
     }
@@ -79,13 +74,6 @@ impl Pair {
         left.sort();
         right.sort();
         assert!(left == right, "the buckets differ: {left:?}, {right:?}");
-    }
-}
-
-fn line(value: &Value) -> String {
-    match value {
-        Value::Integer(number) => number.to_string(),
-        value => value.text().to_owned(),
     }
 }
 
@@ -126,8 +114,6 @@ fn any_calls_are_answered_alike() {
             terms[call.edited] = call.terms;
             pair.set_clock(time_us);
             let (call, answer) = pair.answer(&operations(&call, &terms, &leases));
-            let numbers = answer.list().iter().map(Value::integer).collect();
-            let answer = script::ScriptReply { numbers, failures: Vec::new() };
             for reply in call.decode(&answer).unwrap().1 {
                 without_leases(reply.unwrap(), &mut leases);
             }

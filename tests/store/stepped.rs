@@ -241,17 +241,6 @@ impl Script {
             call.push(operation);
         }
         let answer = self.answer(&call);
-        let Value::List(values) = answer else { panic!("{answer:?}") };
-        // Before the first text stands the place of a step that failed.
-        let text = values.iter().position(|value| !matches!(value, Value::Integer(_)));
-        let (numbers, failures) = values.split_at(text.map_or(values.len(), |text| text - 1));
-        let answer = ScriptReply {
-            numbers: numbers.iter().map(Value::integer).collect(),
-            failures: failures
-                .chunks(2)
-                .map(|failure| (failure[0].integer() as usize, failure[1].text().to_owned()))
-                .collect(),
-        };
         call.decode(&answer).unwrap_or_else(|| panic!("not of the script's shape: {answer:?}"))
     }
 
@@ -261,19 +250,19 @@ impl Script {
         (time_us, decisions.remove(0))
     }
 
-    /// The script's answer as it comes.
-    pub(crate) fn answer(&mut self, call: &Call) -> Value {
+    fn answer(&mut self, call: &Call) -> ScriptReply {
         let (keys, list) = call.encode();
         self.answer_to(&keys, list)
     }
 
     /// The script's answer to a call that is encoded already.
-    pub(crate) fn answer_to(&mut self, keys: &[Bytes], list: Bytes) -> Value {
+    pub(crate) fn answer_to(&mut self, keys: &[Bytes], list: Bytes) -> ScriptReply {
         let mut words: Vec<Bytes> = vec!["EVALSHA".into(), self.sha.clone().into()];
         words.push(keys.len().to_string().into());
         words.extend_from_slice(keys);
         words.push(list);
-        self.connection.command(&words)
+        let answer = self.connection.command(&words);
+        ScriptReply::read(answer.bytes()).unwrap_or_else(|| panic!("{answer:?}"))
     }
 
     /// Adds an entry to a log by hand.

@@ -27,7 +27,7 @@ use crate::{
     redisson, text,
 };
 
-use self::list::List;
+use self::list::{List, Value};
 use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Refund, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
@@ -123,6 +123,24 @@ pub struct ScriptReply {
     pub numbers: Vec<i64>,
     /// The steps that failed, each with the error's text. They have changed nothing.
     pub failures: Vec<(usize, String)>,
+}
+
+impl ScriptReply {
+    /// Reads a reply as the script writes it, in MessagePack. `None` if it isn't one.
+    pub fn read(mut reply: &[u8]) -> Option<Self> {
+        let mut read = Self { numbers: Vec::with_capacity(reply.len() / 2), failures: Vec::new() };
+        while !reply.is_empty() {
+            match list::take(&mut reply)? {
+                Value::List => {}
+                Value::Number(number) => read.numbers.push(number),
+                Value::Text(text) => {
+                    let place = usize::try_from(read.numbers.pop()?).ok()?;
+                    read.failures.push((place, String::from_utf8_lossy(text).into_owned()));
+                }
+            }
+        }
+        Some(read)
+    }
 }
 
 /// A bucket of a call, held to one quota. With another quota it has another place, and another index in KEYS.
@@ -701,6 +719,16 @@ mod tests {
             })
             .collect();
         assert_eq!(seen, [(true, 1, Some(0)), (true, 0, Some(0)), (false, 0, Some(600))]);
+    }
+
+    #[test]
+    fn steps_that_failed_stand_behind_the_numbers() {
+        let read = ScriptReply::read(b"\x95\x4d\x01\xa2no\x02\xa3bad");
+        let failures = vec![(1, "no".to_owned()), (2, "bad".to_owned())];
+        assert_eq!(read, Some(ScriptReply { numbers: vec![77], failures }));
+        for broken in [&b"\xa2no"[..], b"\x93\x4d\xff\xa2no", b"\x93\x4d\x01\xa2n"] {
+            assert_eq!(ScriptReply::read(broken), None, "{}", broken.escape_ascii());
+        }
     }
 
     #[test]

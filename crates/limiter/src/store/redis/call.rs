@@ -67,7 +67,7 @@ pub(super) async fn run(
         answer => answer,
     };
     let (answer, unconfirmed) = answer.map_err(failure)?;
-    let reply = read(answer).ok_or(StoreError::Malformed)?;
+    let reply = read(&answer).ok_or(StoreError::Malformed)?;
     match unconfirmed {
         None => Ok(reply),
         Some(error) => Err(FailedCall { error: failure(error), reply: Some(reply) }),
@@ -101,17 +101,11 @@ fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
     values
 }
 
-/// Reads an answer: numbers, and behind them each step that failed with the error's text.
-pub(crate) fn read(answer: Value) -> Option<ScriptReply> {
-    let Value::Array(mut values) = answer else { return None };
-    let mut failures = Vec::new();
-    while let Some(Value::Bytes(_) | Value::String(_)) = values.last() {
-        let (text, place) = (values.pop()?.into_string()?, values.pop()?.as_usize()?);
-        failures.push((place, text));
-    }
-    let numbers = values.into_iter().map(|value| match value {
-        Value::Integer(number) => Some(number),
+/// Reads an answer. The client takes for text what is UTF-8.
+pub(crate) fn read(answer: &Value) -> Option<ScriptReply> {
+    match answer {
+        Value::Bytes(reply) => ScriptReply::read(reply),
+        Value::String(reply) => ScriptReply::read(reply.as_bytes()),
         _ => None,
-    });
-    Some(ScriptReply { numbers: numbers.collect::<Option<_>>()?, failures })
+    }
 }

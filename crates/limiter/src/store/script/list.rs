@@ -1,4 +1,4 @@
-//! A list of numbers and texts in MessagePack, as the script reads it
+//! Lists of numbers and texts in MessagePack, as the script reads and writes them
 //! (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
 use bytes::Bytes;
@@ -56,6 +56,56 @@ impl List {
     }
 }
 
+/// A value that the script has written.
+#[derive(Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Number(i64),
+    Text(&'a [u8]),
+    /// The values behind it are in a list, or in none if there isn't one.
+    List,
+}
+
+/// Takes the first value of what the script has written. `None` if it is of another type, or isn't whole.
+pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
+    Some(match byte(rest)? {
+        small @ (0..=0x7f | 0xe0..) => Value::Number(i64::from(small.cast_signed())),
+        0xcc => Value::Number(i64::from(byte(rest)?)),
+        0xcd => Value::Number(i64::from(u16::from_be_bytes(chunk(rest)?))),
+        0xce => Value::Number(i64::from(u32::from_be_bytes(chunk(rest)?))),
+        0xcf => Value::Number(i64::try_from(u64::from_be_bytes(chunk(rest)?)).ok()?),
+        0xd0 => Value::Number(i64::from(i8::from_be_bytes(chunk(rest)?))),
+        0xd1 => Value::Number(i64::from(i16::from_be_bytes(chunk(rest)?))),
+        0xd2 => Value::Number(i64::from(i32::from_be_bytes(chunk(rest)?))),
+        0xd3 => Value::Number(i64::from_be_bytes(chunk(rest)?)),
+        // Numbers with a fraction are cut as Redis does it.
+        0xca => Value::Number(f32::from_be_bytes(chunk(rest)?) as i64),
+        0xcb => Value::Number(f64::from_be_bytes(chunk(rest)?) as i64),
+        length @ 0xa0..=0xbf => Value::Text(rest.split_off(..usize::from(length & 0x1f))?),
+        0xd9 => {
+            let length = byte(rest)?;
+            Value::Text(rest.split_off(..usize::from(length))?)
+        }
+        0xda => {
+            let length = u16::from_be_bytes(chunk(rest)?);
+            Value::Text(rest.split_off(..usize::from(length))?)
+        }
+        0x90..=0x9f => Value::List,
+        0xdc => chunk::<2>(rest).map(|_| Value::List)?,
+        ARRAY_32 => chunk::<4>(rest).map(|_| Value::List)?,
+        _ => return None,
+    })
+}
+
+fn byte(rest: &mut &[u8]) -> Option<u8> {
+    rest.split_off_first().copied()
+}
+
+fn chunk<const SIZE: usize>(rest: &mut &[u8]) -> Option<[u8; SIZE]> {
+    let (chunk, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(*chunk)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +128,42 @@ mod tests {
         ]
         .concat();
         assert_eq!(list.finish(), expected);
+    }
+
+    #[test]
+    fn values_are_read_as_the_specification_says() {
+        let numbers = [
+            (&[0x00][..], 0),
+            (&[0x7f], 127),
+            (&[0xff], -1),
+            (&[0xe0], -32),
+            (&[0xcc, 0x80], 128),
+            (&[0xcd, 1, 0], 256),
+            (&[0xce, 0xff, 0xff, 0xff, 0xff], i64::from(u32::MAX)),
+            (&[0xcf, 0, 6, 0x44, 0x5c, 0x7b, 0x4a, 0x90, 0x40], 0x0006_445c_7b4a_9040),
+            (&[0xd0, 0x80], -128),
+            (&[0xd1, 0x80, 0], -32_768),
+            (&[0xd2, 0x80, 0, 0, 0], i64::from(i32::MIN)),
+            (&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], i64::MIN),
+            (&[0xca, 0x3f, 0xc0, 0, 0], 1),
+            (&[0xcb, 0xbf, 0xf8, 0, 0, 0, 0, 0, 0], -1),
+        ];
+        for (bytes, number) in numbers {
+            let mut rest = bytes;
+            assert_eq!(take(&mut rest), Some(Value::Number(number)), "{bytes:x?}");
+            assert!(rest.is_empty());
+            assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None, "{bytes:x?}");
+        }
+        for bytes in [&b"\xa2no"[..], b"\xd9\x02no", b"\xda\x00\x02no"] {
+            assert_eq!(take(&mut &bytes[..]), Some(Value::Text(b"no")));
+            assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None, "{bytes:x?}");
+        }
+        for bytes in [&[0x91][..], &[0xdc, 0, 1], &[0xdd, 0, 0, 0, 1]] {
+            assert_eq!(take(&mut &bytes[..]), Some(Value::List));
+        }
+        // Greater than any number of the script; nothing, true, and a map.
+        for bytes in [&[0xcf, 0x80, 0, 0, 0, 0, 0, 0, 0][..], &[0xc0], &[0xc3], &[0x80]] {
+            assert_eq!(take(&mut &bytes[..]), None, "{bytes:x?}");
+        }
     }
 }
