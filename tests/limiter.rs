@@ -14,7 +14,11 @@ mod waiting;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::{runtime::Builder, time::Instant};
+use tokio::{
+    runtime::Builder,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 use tollgate::config::Config;
 use tollgate_limiter::{Ask, Limit, Limited, Limiter, Quota, Rate, Refusal};
 
@@ -59,6 +63,20 @@ fn limited(refusal: Refusal) -> Limited {
         Refusal::Limited(limited) => *limited,
         refusal => panic!("{refusal:?}"),
     }
+}
+
+/// Starts a request, and returns when it waits or is over: one more waits, unless another has left meanwhile.
+async fn queued<T: Send + 'static>(
+    limiter: &Limiter,
+    request: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    let before = limiter.waiting();
+    let request = tokio::spawn(request);
+    let begun = Instant::now();
+    while limiter.waiting() <= before && !request.is_finished() && begun.elapsed() < Duration::from_secs(1) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    request
 }
 
 /// Returns the delay that a refusal states.

@@ -6,10 +6,7 @@ use std::{
     thread,
 };
 
-use tokio::{
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use tokio::time::timeout;
 use tollgate_limiter::{Admission, Key, Override, RedissonType, SetWhen};
 
 use super::*;
@@ -47,14 +44,8 @@ type Waiter = JoinHandle<Result<Admission, Refusal>>;
 
 /// Starts to acquire without a deadline, and returns when the request waits.
 async fn begin(limiter: &Arc<Limiter>, ask: Ask) -> Waiter {
-    let before = limiter.waiting();
-    let waiter = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.acquire(&ask, None).await }
-    });
-    while limiter.waiting() == before && !waiter.is_finished() {
-        sleep(Duration::from_millis(1)).await;
-    }
+    let acquiring = limiter.clone();
+    let waiter = queued(limiter, async move { acquiring.acquire(&ask, None).await }).await;
     assert!(!waiter.is_finished(), "it waits");
     waiter
 }

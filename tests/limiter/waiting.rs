@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     runtime::Builder,
-    task::{JoinHandle, JoinSet, yield_now},
+    task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
 use tollgate_limiter::{Admission, Algorithm, Ask, Limit, Limiter, OnFailure, Refusal};
@@ -18,7 +18,7 @@ use crate::{
         judge::{Late, in_time, judge, within},
         redis::Redis,
     },
-    limiter::{after, ask, block_on, limit, limited, open, patient, quota, told},
+    limiter::{after, ask, block_on, limit, limited, open, patient, queued, quota, told},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -27,18 +27,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 type Waiter = JoinHandle<Result<Admission, Refusal>>;
 
-/// Starts to acquire, and lets it come as far as it does before time passes or the store answers.
+/// Starts to acquire, and returns when that waits or is over.
 async fn begin(limiter: &Arc<Limiter>, asks: Vec<Ask>, deadline: Option<Instant>) -> Waiter {
-    let limiter = limiter.clone();
-    let waiter = tokio::spawn(async move { limiter.acquire(&asks, deadline).await });
-    settle().await;
-    waiter
-}
-
-/// Lets a store on this machine answer what it was asked.
-async fn settle() {
-    yield_now().await;
-    sleep(15 * MS).await;
+    let acquiring = limiter.clone();
+    queued(limiter, async move { acquiring.acquire(&asks, deadline).await }).await
 }
 
 /// Runs a test on both stores, each time on a new one.
@@ -75,17 +67,20 @@ fn a_refused_request_is_served_when_its_room_appears() {
 fn first_come_first_served_whatever_the_cost() {
     on_both_stores(async |limiter| {
         let limit = limit("l", "3/200ms");
+        let since = Instant::now();
         limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
         let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
         // The second would fit at once, and so would the fourth beside the third.
         for (turn, cost) in [3, 1, 3, 1, 1].into_iter().enumerate() {
-            let (limiter, asks, served) = (limiter.clone(), [ask(&limit, cost)], served.clone());
-            tokio::spawn(async move {
-                limiter.acquire(&asks, None).await.unwrap();
-                served.send(turn).unwrap();
-            });
-            settle().await;
+            let (acquiring, asks, served) = (limiter.clone(), [ask(&limit, cost)], served.clone());
+            queued(&limiter, async move {
+                acquiring.acquire(&asks, None).await.unwrap();
+                // Nobody receives it if the test is repeated.
+                let _ = served.send(turn);
+            })
+            .await;
         }
+        within(since.elapsed(), 200 * MS, "queueing five")?;
         for turn in 0..5 {
             assert_eq!(order.recv().await, Some(turn));
         }
@@ -350,7 +345,12 @@ fn queues_are_bounded() {
         assert!(timeout(50 * MS, waiters.join_next()).await.is_err(), "the others wait");
         drop(waiters);
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-        settle().await;
+        let left = async {
+            while limiter.waiting() > 0 {
+                sleep(MS).await;
+            }
+        };
+        timeout(10_000 * MS, left).await.expect("all have left");
         let refused = timeout(50 * MS, limiter.acquire(&[ask(&limit, 1)], None)).await;
         assert!(refused.is_err(), "there is a place again");
     });
