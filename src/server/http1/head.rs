@@ -175,6 +175,7 @@ fn frame(
         headers.remove(TRAILER);
     }
     let length = match head.status {
+        StatusCode::NO_CONTENT => None,
         _ if framing.is_head => stated.or(known.filter(|length| *length > 0)),
         StatusCode::NOT_MODIFIED => stated,
         _ if is_bodiless => None,
@@ -350,6 +351,7 @@ mod tests {
             (&to_head, 200, stated, Some(0), "1.1 200 OK|content-length: 5|", "0", true),
             (&to_head, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "0", true),
             (&to_head, 200, trailed, None, "1.1 200 OK|", "0", true),
+            (&to_head, 204, stated, None, "1.1 204 No Content|", "0", true),
             (&to_old, 200, stated, None, "1.0 200 OK|content-length: 5|connection: keep-alive|", "5", true),
             (&to_old, 200, trailed, None, "1.0 200 OK|connection: close|", "until close", false),
             (
