@@ -22,7 +22,8 @@ pub(super) fn parameter<'r>(
     for (sent, value) in query.split('&').map(split) {
         if is_exactly(sent, name) {
             readings.add(form_decoded(value))?;
-            is_plain &= !value.iter().any(|byte| matches!(byte, b'%' | b'+'));
+            // Among the characters outside ASCII is white space, which may be sent without escapes.
+            is_plain &= !value.iter().any(|byte| matches!(byte, b'%' | b'+' | 0x80..));
         } else {
             // Behind an empty name, Netty and Spring WebFlux begin the next.
             let is_name_empty = sent.is_empty() && !value.is_empty();
@@ -203,6 +204,7 @@ mod tests {
                 &[Some("\u{34F} k1\u{2800}"), Some("k1"), Some("\u{34F}+k1\u{2800}")],
             ),
             ("api_key=%F0%9D%85%B3k1%F3%A0%80%A0", &[Some("\u{1D173}k1\u{E0020}"), Some("k1")]),
+            ("api_key=\u{3000}k1\u{A0}", &[Some("\u{3000}k1\u{A0}"), Some("k1")]),
             ("api_key=%1C%01k1%1F", &[Some("\u{1c}\u{1}k1\u{1f}"), Some("k1")]),
             ("api_key=k1%00x", &[Some("k1\0x"), Some("k1")]),
             ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),
