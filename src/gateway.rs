@@ -200,6 +200,7 @@ impl Gateway {
         let plan = facts.planned(planned, parts)?;
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;
+        let body = body.withholding(&self.planner.known_fields);
         let admission = self.decide(&limits, terms, facts).await?;
         // Pinned here, because `.await` would copy the whole future.
         let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;

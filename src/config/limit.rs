@@ -67,6 +67,16 @@ impl LimitSettings {
         let is_lease = self.quota.algorithm == Algorithm::Concurrency;
         !is_lease && self.when_status.is_empty() && !self.cost.is_of_response()
     }
+
+    /// Returns the names of the request header fields that the limit reads, except for cookies and tokens.
+    pub fn request_fields(&self) -> impl Iterator<Item = &HeaderName> {
+        let of_key = self.key.iter().filter_map(|part| match part {
+            KeyPart::Header(name) => Some(name),
+            _ => None,
+        });
+        let of_cost = if let Cost::Header(name) = &self.cost { Some(name) } else { None };
+        of_key.chain(of_cost)
+    }
 }
 
 /// A part of a limit's key. Displays as it is written in the file: `header:x-api-key`.

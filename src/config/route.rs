@@ -88,6 +88,12 @@ pub struct Edits {
 }
 
 impl Edits {
+    /// Returns the names of the fields that change.
+    pub fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        let written = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        self.remove.iter().chain(written)
+    }
+
     /// Applies the changes.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &self.remove {

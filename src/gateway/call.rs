@@ -17,7 +17,7 @@ use crate::{
     rules::{Rule, Terms},
 };
 
-use super::{AnswerBody, Exchange, Gateway, target, whole};
+use super::{AnswerBody, Exchange, Gateway, plan::Plan, target, whole};
 
 impl Gateway {
     /// Returns true if a peer may ask for decisions, over TLS or without.
@@ -39,7 +39,7 @@ impl Exchange {
     }
 
     /// Decides a request that another proxy forwards: plans it, and lets the limits of its route decide. A request without a
-    /// route is admitted. Limits that wait for the response are skipped.
+    /// route is admitted, unless servers may read it as one with limits. Limits that wait for the response are skipped.
     ///
     /// # Errors
     /// The rejection.
@@ -61,14 +61,17 @@ impl Exchange {
         }
         let gateway = self.gateway.clone();
         let planned = gateway.plan(client, parts, self.facts.waits_until).await;
-        let plan = match self.facts.planned(planned, parts) {
-            Err(Rejection::NoRoute) => return Ok(admitted()),
-            planned => planned?,
+        let (limits, terms) = match self.facts.planned(planned, parts) {
+            Ok(Plan { limits, terms, .. }) => (limits, terms),
+            Err(Rejection::NoRoute) => {
+                gateway.planner.limits_without_route(client, parts, &gateway.claims(parts))?
+            }
+            Err(rejection) => return Err(rejection),
         };
-        if plan.limits.iter().all(|rule| rule.config().ends_with_decision()) {
-            return self.decide(&plan.limits, plan.terms).await;
+        if limits.iter().all(|rule| rule.config().ends_with_decision()) {
+            return self.decide(&limits, terms).await;
         }
-        let decided = plan.limits.iter().cloned().zip(plan.terms);
+        let decided = limits.iter().cloned().zip(terms);
         let (limits, terms): (Vec<_>, Vec<_>) =
             decided.filter(|(rule, _)| rule.config().ends_with_decision()).unzip();
         self.decide(&limits, terms).await

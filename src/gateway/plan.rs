@@ -17,7 +17,7 @@ pub(crate) mod descriptors;
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     iter,
     sync::Arc,
     time::Duration,
@@ -60,6 +60,8 @@ pub(crate) struct Planner {
     pub(crate) rules: BTreeMap<String, Arc<Rule>>,
     pub(crate) descriptors: DescriptorPlanner,
     pub(crate) escaped_slashes: EscapedSlashes,
+    /// The fields of request headers that routes and limits read or edit.
+    pub(super) known_fields: Arc<[HeaderName]>,
     /// True if a route may refuse requests, by limits or because it requires a token.
     is_protecting: bool,
 }
@@ -97,6 +99,9 @@ pub(crate) enum Responder {
     /// A redirect with this status.
     Redirect(Location, StatusCode),
 }
+
+/// Limits, and their terms for a request in the same order.
+type LimitsWithTerms<'g> = (Cow<'g, [Arc<Rule>]>, SmallVec<[Terms; 1]>);
 
 /// The plan of a request: its route, its limits, and its next step.
 #[derive(Debug)]
@@ -181,10 +186,11 @@ impl Planner {
             (route.matcher.clone(), planned)
         });
         let routes = Table::new(routes);
+        let known_fields = known_fields(&routes, &rules);
         let descriptors = DescriptorPlanner::new(config, &rules);
         let is_protecting = routes.routes().any(|(_, route)| route.may_refuse());
         let escaped_slashes = config.server.escaped_slashes;
-        Self { routes, descriptors, escaped_slashes, is_protecting, rules }
+        Self { routes, descriptors, escaped_slashes, known_fields, is_protecting, rules }
     }
 
     /// Returns the plan of a request from this client, with the claims of its verified token.
@@ -204,24 +210,10 @@ impl Planner {
         let (route, pattern) = (found.route, found.pattern());
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
-        let others = self.other_routes(&found, parts, &target, claims).map_err(rejected)?;
+        let others = self.other_routes(Some(&found), parts, &target, claims).map_err(rejected)?;
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
-        let terms_of = |found: &Found<'_, '_, Route>| {
-            let subject = Subject {
-                client: client.address,
-                method: &parts.method,
-                host: found.host(),
-                query: target.query,
-                queries_in_path: &target.queries_in_path,
-                headers: &parts.headers,
-                peer_is_trusted: client.peer_is_trusted,
-                claims,
-                route: &found.route.name,
-                parameter: &|name| found.param(name),
-            };
-            found.route.limits.iter().map(|rule| rule.terms(&subject)).collect()
-        };
+        let terms_of = |found: &_| terms(found, client, parts, &target, claims);
         let (mut limits, mut terms) = (Cow::Borrowed(&*route.limits), terms_of(&found));
         for other in &others {
             demands::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
@@ -233,6 +225,28 @@ impl Planner {
             self.check_rewritten(rewrite, uri.path(), split, is_covered).map_err(rejected)?;
         }
         Ok(Plan { route, pattern, aim, limits, terms })
+    }
+
+    /// Returns the limits of a request without a route that its caller forwards, with their terms: those of the routes that servers may
+    /// see in other readings of it.
+    ///
+    /// # Errors
+    /// As of [`plan`](Self::plan).
+    pub(crate) fn limits_without_route<'g>(
+        &'g self,
+        client: &Client,
+        parts: &Parts,
+        claims: &Claims<'_>,
+    ) -> Result<LimitsWithTerms<'g>, Rejection> {
+        let target = Target::read(parts, self.escaped_slashes)?;
+        let others = self.other_routes(None, parts, &target, claims)?;
+        demands::check_token(others.iter().map(|found| found.route), claims)?;
+        let (mut limits, mut terms) = (Cow::Borrowed(&[][..]), SmallVec::new());
+        for other in &others {
+            let more = self::terms(other, client, parts, &target, claims);
+            demands::add_limits(&mut limits, &mut terms, other.route, more)?;
+        }
+        Ok((limits, terms))
     }
 
     /// Returns the route of a request.
@@ -255,7 +269,7 @@ impl Planner {
     /// The request has too many readings, or its path a dot segment that only some servers see, and a route may refuse requests.
     fn other_routes<'g, 't>(
         &'g self,
-        found: &Found<'g, 't, Route>,
+        found: Option<&Found<'g, 't, Route>>,
         parts: &'t Parts,
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
@@ -272,7 +286,7 @@ impl Planner {
         let mut others: Vec<Found<'g, 't, Route>> = Vec::new();
         for view in views {
             let is_new = |other: &Found<'_, '_, Route>| {
-                !iter::once(found).chain(&others).any(|known| known.is_alike(other))
+                !found.into_iter().chain(&others).any(|known| known.is_alike(other))
             };
             let other = self.routes.find(&view).filter(|other| other.route.counts_or_requires());
             others.extend(other.filter(is_new));
@@ -397,10 +411,42 @@ impl From<Rejection> for Unplanned<'_> {
     }
 }
 
+/// Returns the terms of a route's limits for a request.
+fn terms(
+    found: &Found<'_, '_, Route>,
+    client: &Client,
+    parts: &Parts,
+    target: &Target<'_>,
+    claims: &Claims<'_>,
+) -> SmallVec<[Terms; 1]> {
+    let subject = Subject {
+        client: client.address,
+        method: &parts.method,
+        host: found.host(),
+        query: target.query,
+        queries_in_path: &target.queries_in_path,
+        headers: &parts.headers,
+        peer_is_trusted: client.peer_is_trusted,
+        claims,
+        route: &found.route.name,
+        parameter: &|name| found.param(name),
+    };
+    found.route.limits.iter().map(|rule| rule.terms(&subject)).collect()
+}
+
 /// Returns the names of traffic: the empty name of requests without a route, then the names of the routes.
 pub(super) fn route_names(config: &Config) -> Vec<String> {
     let names: BTreeSet<_> = config.routes.iter().map(|route| route.name.clone()).collect();
     iter::once(String::new()).chain(names).collect()
+}
+
+/// Returns the fields of request headers that routes and limits read or edit.
+fn known_fields(routes: &Table<Route>, rules: &BTreeMap<String, Arc<Rule>>) -> Arc<[HeaderName]> {
+    let edits = routes.routes().filter_map(|(_, route)| route.request_headers.as_ref());
+    let edited = edits.flat_map(Edits::names);
+    let read = rules.values().flat_map(|rule| rule.config().request_fields());
+    let names: HashSet<_> = routes.conditional_headers().iter().chain(edited).chain(read).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// Returns a response with this body and these header fields.

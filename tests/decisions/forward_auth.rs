@@ -47,6 +47,25 @@ fn calls_without_a_route_are_admitted_and_without_a_path_refused() {
     assert_eq!(decider.ask("GET /checks\nX-Forwarded-Uri: /api/a").status, 404);
 }
 
+/// The proxy forwards what the gateway admits, and a server may find a resource that has a limit.
+#[test]
+fn calls_without_a_route_count_for_routes_that_servers_may_find() {
+    let decider = Decider::start("", THREE);
+    let ask = |target: &str| decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}"));
+    for (target, remaining) in [("/api%2Fa", 2), ("/index.php/api/a", 1), ("/api;x/a", 0)] {
+        let answer = ask(target);
+        let field = answer.header("ratelimit").unwrap_or_else(|| panic!("{target}: {}", answer.status));
+        assert!(field.starts_with(&format!("\"per-client\";r={remaining};")), "{target}: {field}");
+    }
+    for target in ["/%2Fapi/a", "/api%5Ca", "/api/a"] {
+        assert_eq!(ask(target).status, 429, "{target}");
+    }
+    for target in ["/other%2Fapi", "/apis", "/index.php/other"] {
+        let answer = ask(target);
+        assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{target}");
+    }
+}
+
 /// A proxy forwards the target as it came. So nothing of it may be left out or resolved before it is counted.
 #[test]
 fn targets_that_the_upstream_would_read_differently_are_rejected() {

@@ -114,6 +114,11 @@ impl<T> Table<T> {
             || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
     }
 
+    /// Returns the names of the header fields on which routes have conditions.
+    pub fn conditional_headers(&self) -> &[HeaderName] {
+        &self.conditional_headers
+    }
+
     /// Returns the routes with their conditions, in the order in which they were given.
     pub fn routes(&self) -> impl Iterator<Item = &(Matcher, T)> {
         self.routes.iter()

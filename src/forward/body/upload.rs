@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
+use hyper::{HeaderMap, body::Incoming, header::HeaderName};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_http1::{self, Interim, head::Spelt};
@@ -34,7 +34,7 @@ pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug)]
 pub struct Upload {
     source: UploadSource,
-    /// The speed check. `None` if there is no body.
+    /// The checks of the body. `None` if there is none.
     pace: Option<Box<Pace>>,
     /// The spelling of the request's header names.
     pub(super) spelling: Spelt,
@@ -50,7 +50,7 @@ enum UploadSource {
     Http2(Incoming),
 }
 
-/// The speed and size check of a client's body.
+/// The checks of a client's body: its speed, its size and its trailers.
 #[derive(Debug)]
 struct Pace {
     /// The bytes that may still be received.
@@ -62,6 +62,8 @@ struct Pace {
     /// Fires at the end of that time.
     timer: Timer,
     progress: Arc<Progress>,
+    /// Trailers that aren't forwarded.
+    withheld: Option<Arc<[HeaderName]>>,
 }
 
 /// The progress of a client's body, shared with the response.
@@ -149,6 +151,15 @@ impl Upload {
         Ok(self)
     }
 
+    /// Withholds trailers with these names from the upstream.
+    #[must_use]
+    pub fn withholding(mut self, names: &Arc<[HeaderName]>) -> Self {
+        if let Some(pace) = self.pace.as_mut().filter(|_| !names.is_empty()) {
+            pace.withheld = Some(names.clone());
+        }
+        self
+    }
+
     /// Returns the progress of the body. `None` if there is no body.
     pub fn progress(&self) -> Option<Arc<Progress>> {
         self.pace.as_ref().map(|pace| pace.progress.clone())
@@ -156,6 +167,14 @@ impl Upload {
 }
 
 impl Pace {
+    /// Removes the trailers that aren't forwarded.
+    fn clean(&self, trailers: &mut HeaderMap) {
+        headers::trailers_from_client(trailers);
+        for name in self.withheld.iter().flat_map(|names| &**names) {
+            trailers.remove(name);
+        }
+    }
+
     fn new(most: Duration) -> Self {
         let progress = Progress {
             moved: Mutex::new(Instant::now()),
@@ -170,6 +189,7 @@ impl Pace {
             awaited_since: None,
             timer: Timer::default(),
             progress: Arc::new(progress),
+            withheld: None,
         }
     }
 
@@ -251,7 +271,7 @@ impl HttpBody for Upload {
             return Poll::Ready(pace.fail(fault));
         }
         Poll::Ready(match frame {
-            Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, |trailers| pace.clean(trailers)))),
             Some(Err(_)) => pace.fail(Fault::Broken),
             None => None,
         })

@@ -128,6 +128,25 @@ fn trailers_go_on_without_what_would_change_the_head() {
     assert_eq!(client.answer().status, 200);
 }
 
+/// A server may add them to the header, where a key or a tenant would be another than the one that was counted or set.
+#[test]
+fn trailers_of_fields_that_routes_and_limits_know_are_dropped() {
+    let recording = Recording::with(
+        "[limits.keyed]\nkey = \"header:x-key\"\nrate = \"9/s\"\ncost = \"header:x-cost\"\n\
+         [[routes]]\npath = \"/elsewhere\"\nupstream = \"api\"\nlimits = [\"keyed\"]\n\
+         headers = { x-plan = \"free\" }\n\
+         request_headers = { set = { x-tenant = \"a\" }, remove = [\"x-admin\"] }\n",
+    );
+    let names = ["x-key", "x-cost", "x-plan", "x-tenant", "x-admin", "x-sum"];
+    let trailers: String = names.map(|name| format!("{name}: 7\r\n")).concat();
+    let announced = names.join(", ");
+    let mut client = recording.told(format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nTrailer: {announced}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n{trailers}\r\n"
+    ));
+    assert_eq!(body(&recording.message()).to_ascii_lowercase(), "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
+    assert_eq!(client.answer().status, 200);
+}
+
 #[test]
 fn trailers_that_are_not_announced_or_not_framed_are_dropped() {
     let recording = Recording::start();
