@@ -25,8 +25,8 @@
 --         peek <bucket> <cost>                   reads the bucket and writes nothing
 --         reset <bucket> 0                       deletes the bucket
 --
--- Returns integers in MessagePack, as a list or one after the other, since Redis and its clients take longer for a list of
--- their own: this server's time in microseconds; then for equal requests the number admitted, and for
+-- Returns integers in MessagePack, as a list or one after the other, since Redis and its client take longer for an array
+-- of their protocol: this server's time in microseconds; then for equal requests the number admitted, and for
 -- each charge: how often it was made, the room left, the microseconds until there is more room, and the
 -- microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the microseconds until
 -- there is more room, and those until the cost fits; for report the same after it, but instead of the cost's delay 0

@@ -51,13 +51,16 @@ use crate::{
         tunnel,
     },
     reject::Rejection,
-    rules::{self, Rule, Terms, key::jwt::Verifier},
+    rules::{
+        self, Rule, Terms,
+        key::jwt::{Claims, Verifier},
+    },
     trace::{self, Tracer},
 };
 
 use self::{
     exchange::Facts,
-    plan::{Aim, Plan, Planner, Route, Unplanned, fixed},
+    plan::{Aim, Plan, Planner, Route, fixed},
     record::{Ending, Record},
 };
 
@@ -190,7 +193,7 @@ impl Gateway {
             target::host(parts)?;
             return Ok(whole(fixed(StatusCode::NO_CONTENT, "", &[])));
         }
-        // As `Gateway::plan` does, but in place, because a plan is expensive to move.
+        // As `Gateway::with_claims` does, but in place, because a plan is expensive to move.
         let claims = self.claims(parts);
         let mut planned = self.planner.plan(&client, parts, &claims);
         if let Some(fetch) = claims.fetch() {
@@ -199,8 +202,8 @@ impl Gateway {
         }
         let plan = facts.planned(planned, parts)?;
         let Plan { route, aim, limits, terms, .. } = plan;
-        let body = body.at_most(route.max_body).map_err(Failure::Request)?;
-        let body = body.withholding(&self.planner.known_fields);
+        let mut body = body.at_most(route.max_body).map_err(Failure::Request)?;
+        body.withhold(&self.planner.fields_known);
         let admission = self.decide(&limits, terms, facts).await?;
         // Pinned here, because `.await` would copy the whole future.
         let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;
@@ -211,19 +214,20 @@ impl Gateway {
         Ok(response)
     }
 
-    /// Plans a request. If its token needs keys that are being fetched, it is planned when they have arrived, or at `until`.
-    async fn plan<'g>(
-        &'g self,
-        client: &Client,
+    /// Plans with the claims of a request. If its token needs keys that are being fetched, it is planned when they have arrived, or at
+    /// `until`.
+    async fn with_claims<T>(
+        &self,
         parts: &Parts,
         until: Option<Instant>,
-    ) -> Result<Plan<'g>, Unplanned<'g>> {
+        plan: impl Fn(&Claims<'_>) -> T,
+    ) -> T {
         let claims = self.claims(parts);
-        let planned = self.planner.plan(client, parts, &claims);
+        let planned = plan(&claims);
         let Some(fetch) = claims.fetch() else { return planned };
         drop(planned);
         Box::pin(jwks::wait(fetch, until)).await;
-        self.planner.plan(client, parts, &self.claims(parts))
+        plan(&self.claims(parts))
     }
 
     /// Lets the limits of a request decide: `rules::asks` pairs each limit with its keys and cost, and `rules::admit` passes them to

@@ -69,13 +69,14 @@ impl LimitSettings {
     }
 
     /// Returns the names of the request header fields that the limit reads, except for cookies and tokens.
-    pub fn request_fields(&self) -> impl Iterator<Item = &HeaderName> {
-        let of_key = self.key.iter().filter_map(|part| match part {
+    pub fn fields_read(&self) -> impl Iterator<Item = &HeaderName> {
+        let of_rate = self.rate_from.as_ref().map(|from| &from.source);
+        let of_parts = self.key.iter().chain(of_rate).filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
             _ => None,
         });
         let of_cost = if let Cost::Header(name) = &self.cost { Some(name) } else { None };
-        of_key.chain(of_cost)
+        of_parts.chain(of_cost)
     }
 }
 

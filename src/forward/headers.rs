@@ -7,9 +7,9 @@ use bytes::Bytes;
 use hyper::{
     HeaderMap, Version,
     header::{
-        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-        CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE,
-        TRAILER, TRANSFER_ENCODING, VIA,
+        ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
+        CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS,
+        SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, VIA,
     },
 };
 use smallvec::SmallVec;
@@ -22,6 +22,9 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The longest request id that is accepted from a trusted proxy.
 const REQUEST_ID_MOST: usize = 128;
@@ -95,7 +98,7 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     for name in named(trailers, is_of_proxy) {
         trailers.remove(name);
     }
-    for name in [COOKIE, EXPECT, VIA, X_REQUEST_ID] {
+    for name in [ACCEPT_ENCODING, COOKIE, EXPECT, VIA, X_REQUEST_ID, TRACEPARENT, TRACESTATE] {
         trailers.remove(name);
     }
     remove_head_only(trailers);

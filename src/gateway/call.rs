@@ -39,7 +39,8 @@ impl Exchange {
     }
 
     /// Decides a request that another proxy forwards: plans it, and lets the limits of its route decide. A request without a
-    /// route is admitted, unless servers may read it as one with limits. Limits that wait for the response are skipped.
+    /// route is admitted, unless servers may read it as one with limits or a required token. Limits that wait for the response
+    /// are skipped.
     ///
     /// # Errors
     /// The rejection.
@@ -60,11 +61,14 @@ impl Exchange {
             return Ok(admitted());
         }
         let gateway = self.gateway.clone();
-        let planned = gateway.plan(client, parts, self.facts.waits_until).await;
+        let (planner, until) = (&gateway.planner, self.facts.waits_until);
+        let planned = gateway.with_claims(parts, until, |claims| planner.plan(client, parts, claims)).await;
         let (limits, terms) = match self.facts.planned(planned, parts) {
             Ok(Plan { limits, terms, .. }) => (limits, terms),
             Err(Rejection::NoRoute) => {
-                gateway.planner.limits_without_route(client, parts, &gateway.claims(parts))?
+                gateway
+                    .with_claims(parts, until, |claims| planner.limits_without_route(client, parts, claims))
+                    .await?
             }
             Err(rejection) => return Err(rejection),
         };

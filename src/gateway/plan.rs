@@ -2,13 +2,14 @@
 //!
 //! Planning has no I/O, no store and no runtime. It reads the clock in one place: a token is verified when a claim is first looked
 //! up. The gateway carries plans out, `explain` describes them, and `simulate` replays them. So the three always agree on
-//! routes, limits and keys.
+//! routes, limits and keys. Only requests that other proxies describe may have limits without a route.
 //!
 //! ```text
 //! Target::read              host, path as forwarded, path as matched, other readings of both
 //! Planner::route            the most specific route
 //! Planner::other_routes     the routes that other readings of the request take
 //! Planner::plan             all of these; then the next step, the limits of all routes, and each limit's terms
+//! Planner::limits_without_route    the limits of a described request without a route
 //! Planner::check_rewritten  a rewritten path whose other readings would escape limits is rejected
 //! ```
 
@@ -61,7 +62,7 @@ pub(crate) struct Planner {
     pub(crate) descriptors: DescriptorPlanner,
     pub(crate) escaped_slashes: EscapedSlashes,
     /// The fields of request headers that routes and limits read or edit.
-    pub(super) known_fields: Arc<[HeaderName]>,
+    pub(super) fields_known: Arc<[HeaderName]>,
     /// True if a route may refuse requests, by limits or because it requires a token.
     is_protecting: bool,
 }
@@ -186,11 +187,11 @@ impl Planner {
             (route.matcher.clone(), planned)
         });
         let routes = Table::new(routes);
-        let known_fields = known_fields(&routes, &rules);
+        let fields_known = fields_known(&routes, &rules);
         let descriptors = DescriptorPlanner::new(config, &rules);
         let is_protecting = routes.routes().any(|(_, route)| route.may_refuse());
         let escaped_slashes = config.server.escaped_slashes;
-        Self { routes, descriptors, escaped_slashes, known_fields, is_protecting, rules }
+        Self { routes, descriptors, escaped_slashes, fields_known, is_protecting, rules }
     }
 
     /// Returns the plan of a request from this client, with the claims of its verified token.
@@ -227,11 +228,10 @@ impl Planner {
         Ok(Plan { route, pattern, aim, limits, terms })
     }
 
-    /// Returns the limits of a request without a route that its caller forwards, with their terms: those of the routes that servers may
-    /// see in other readings of it.
+    /// Returns the limits of a described request without a route, with their terms: those of the routes that other readings of it take.
     ///
     /// # Errors
-    /// As of [`plan`](Self::plan).
+    /// As those of [`plan`](Self::plan).
     pub(crate) fn limits_without_route<'g>(
         &'g self,
         client: &Client,
@@ -441,10 +441,10 @@ pub(super) fn route_names(config: &Config) -> Vec<String> {
 }
 
 /// Returns the fields of request headers that routes and limits read or edit.
-fn known_fields(routes: &Table<Route>, rules: &BTreeMap<String, Arc<Rule>>) -> Arc<[HeaderName]> {
+fn fields_known(routes: &Table<Route>, rules: &BTreeMap<String, Arc<Rule>>) -> Arc<[HeaderName]> {
     let edits = routes.routes().filter_map(|(_, route)| route.request_headers.as_ref());
     let edited = edits.flat_map(Edits::names);
-    let read = rules.values().flat_map(|rule| rule.config().request_fields());
+    let read = rules.values().flat_map(|rule| rule.config().fields_read());
     let names: HashSet<_> = routes.conditional_headers().iter().chain(edited).chain(read).collect();
     names.into_iter().cloned().collect()
 }

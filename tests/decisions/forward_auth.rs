@@ -64,6 +64,13 @@ fn calls_without_a_route_count_for_routes_that_servers_may_find() {
         let answer = ask(target);
         assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{target}");
     }
+    let requires = "[jwt]\nhmac_secret = \"a secret that is long enough for HS256\"\n\
+        [[routes]]\npath = \"/orders/{id}\"\nrespond = { status = 204 }\nrequire = \"jwt\"\n";
+    let decider = Decider::start("", requires);
+    for (target, status) in [("/orders/7", 401), ("/orders%2F7", 401), ("/orders", 200)] {
+        let answer = decider.ask(&format!("GET /check\nX-Forwarded-Uri: {target}"));
+        assert_eq!(answer.status, status, "{target}");
+    }
 }
 
 /// A proxy forwards the target as it came. So nothing of it may be left out or resolved before it is counted.

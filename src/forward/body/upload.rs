@@ -35,7 +35,7 @@ pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
 pub struct Upload {
     source: UploadSource,
     /// The checks of the body. `None` if there is none.
-    pace: Option<Box<Pace>>,
+    checks: Option<Box<Checks>>,
     /// The spelling of the request's header names.
     pub(super) spelling: Spelt,
     /// The sender of interim responses, if the client accepts any.
@@ -52,7 +52,7 @@ enum UploadSource {
 
 /// The checks of a client's body: its speed, its size and its trailers.
 #[derive(Debug)]
-struct Pace {
+struct Checks {
     /// The bytes that may still be received.
     room: u64,
     /// The most time to wait for the client, and the rest of it.
@@ -102,19 +102,19 @@ impl Error for Fault {}
 impl Upload {
     /// Returns an empty body.
     pub fn none() -> Self {
-        Self { source: UploadSource::Nothing, pace: None, spelling: None, hints: None }
+        Self { source: UploadSource::Nothing, checks: None, spelling: None, hints: None }
     }
 
     /// Returns a body received over HTTP/1.1. `patience` is the most time to wait while no bytes arrive.
     pub fn http1(incoming: tollgate_http1::Incoming, patience: Duration) -> Self {
-        let pace = Some(Box::new(Pace::new(patience)));
-        Self { source: UploadSource::Http1(incoming), pace, spelling: None, hints: None }
+        let checks = Some(Box::new(Checks::new(patience)));
+        Self { source: UploadSource::Http1(incoming), checks, spelling: None, hints: None }
     }
 
     /// Returns a body received over HTTP/2, as [`Self::http1`] does. It may be empty.
     pub fn http2(incoming: Incoming, patience: Duration) -> Self {
-        let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
-        Self { source: UploadSource::Http2(incoming), pace, spelling: None, hints: None }
+        let checks = (!incoming.is_end_stream()).then(|| Box::new(Checks::new(patience)));
+        Self { source: UploadSource::Http2(incoming), checks, spelling: None, hints: None }
     }
 
     /// Sets the spelling of the request's header names.
@@ -132,8 +132,8 @@ impl Upload {
     /// Treats the exchange as a stream, in which both sides may send at any time: it ends only when neither
     /// side has sent anything for [`SILENCE_LEAST`].
     pub fn allow_silence(&self) {
-        if let Some(pace) = &self.pace {
-            *pace.progress.answered.lock() = Some(Instant::now());
+        if let Some(checks) = &self.checks {
+            *checks.progress.answered.lock() = Some(Instant::now());
         }
     }
 
@@ -142,39 +142,29 @@ impl Upload {
     /// # Errors
     /// The stated length is larger.
     pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
-        if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
+        if let (Some(checks), Some(most)) = (&mut self.checks, bytes) {
             if self.source.size_hint().lower() > most {
                 return Err(Fault::TooLarge);
             }
-            pace.room = most;
+            checks.room = most;
         }
         Ok(self)
     }
 
     /// Withholds trailers with these names from the upstream.
-    #[must_use]
-    pub fn withholding(mut self, names: &Arc<[HeaderName]>) -> Self {
-        if let Some(pace) = self.pace.as_mut().filter(|_| !names.is_empty()) {
-            pace.withheld = Some(names.clone());
+    pub fn withhold(&mut self, names: &Arc<[HeaderName]>) {
+        if let Some(checks) = &mut self.checks {
+            checks.withheld = Some(names.clone());
         }
-        self
     }
 
     /// Returns the progress of the body. `None` if there is no body.
     pub fn progress(&self) -> Option<Arc<Progress>> {
-        self.pace.as_ref().map(|pace| pace.progress.clone())
+        self.checks.as_ref().map(|checks| checks.progress.clone())
     }
 }
 
-impl Pace {
-    /// Removes the trailers that aren't forwarded.
-    fn clean(&self, trailers: &mut HeaderMap) {
-        headers::trailers_from_client(trailers);
-        for name in self.withheld.iter().flat_map(|names| &**names) {
-            trailers.remove(name);
-        }
-    }
-
+impl Checks {
     fn new(most: Duration) -> Self {
         let progress = Progress {
             moved: Mutex::new(Instant::now()),
@@ -190,6 +180,14 @@ impl Pace {
             timer: Timer::default(),
             progress: Arc::new(progress),
             withheld: None,
+        }
+    }
+
+    /// Removes the trailers that aren't forwarded.
+    fn clean(&self, trailers: &mut HeaderMap) {
+        headers::trailers_from_client(trailers);
+        for name in self.withheld.iter().flat_map(|names| &**names) {
+            trailers.remove(name);
         }
     }
 
@@ -259,20 +257,20 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { source, pace, .. } = &mut *self;
+        let Self { source, checks, .. } = &mut *self;
         let polled = source.poll_frame(context);
-        let Some(pace) = pace else { return polled };
+        let Some(checks) = checks else { return polled };
         let Poll::Ready(frame) = polled else {
-            let is_late = pace.is_over(context);
-            return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
+            let is_late = checks.is_over(context);
+            return if is_late { Poll::Ready(checks.fail(Fault::TooSlow)) } else { Poll::Pending };
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-        if let Err(fault) = pace.note(bytes) {
-            return Poll::Ready(pace.fail(fault));
+        if let Err(fault) = checks.note(bytes) {
+            return Poll::Ready(checks.fail(fault));
         }
         Poll::Ready(match frame {
-            Some(Ok(frame)) => Some(Ok(with_trailers(frame, |trailers| pace.clean(trailers)))),
-            Some(Err(_)) => pace.fail(Fault::Broken),
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, |trailers| checks.clean(trailers)))),
+            Some(Err(_)) => checks.fail(Fault::Broken),
             None => None,
         })
     }
@@ -320,28 +318,28 @@ mod tests {
 
     use super::*;
 
-    async fn until_over(pace: &mut Pace) -> Duration {
+    async fn until_over(checks: &mut Checks) -> Duration {
         let since = Instant::now();
-        poll_fn(|context| if pace.is_over(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|context| if checks.is_over(context) { Poll::Ready(()) } else { Poll::Pending }).await;
         since.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_may_be_silent_while_a_stream_continues() {
         const MOST: Duration = Duration::from_secs(75);
-        let mut pace = Pace::new(MOST);
-        assert!(until_over(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
+        let mut checks = Checks::new(MOST);
+        assert!(until_over(&mut checks).await.abs_diff(MOST) < Duration::from_secs(1));
 
-        let mut pace = Pace::new(MOST);
-        pace.progress.note_answer();
-        let answer = pace.progress.clone();
+        let mut checks = Checks::new(MOST);
+        checks.progress.note_answer();
+        let answer = checks.progress.clone();
         let speaks = async move {
             for _ in 0..10 {
                 sleep(MOST * 2).await;
                 answer.note_answer();
             }
         };
-        let (waited, ()) = join!(until_over(&mut pace), speaks);
+        let (waited, ()) = join!(until_over(&mut checks), speaks);
         assert!(waited.abs_diff(MOST * 20 + SILENCE_LEAST) < Duration::from_secs(1), "{waited:?}");
     }
 }

@@ -131,7 +131,7 @@ impl ScriptReply {
         let mut read = Self { numbers: Vec::with_capacity(reply.len() / 2), failures: Vec::new() };
         while !reply.is_empty() {
             match list::take(&mut reply)? {
-                Value::List => {}
+                Value::ListStart => {}
                 Value::Number(number) => read.numbers.push(number),
                 Value::Text(text) => {
                     let place = usize::try_from(read.numbers.pop()?).ok()?;

@@ -61,8 +61,8 @@ impl List {
 pub(super) enum Value<'a> {
     Number(i64),
     Text(&'a [u8]),
-    /// The values behind it are in a list, or in none if there isn't one.
-    List,
+    /// The beginning of a list. Its values follow as they would without it.
+    ListStart,
 }
 
 /// Takes the first value of what the script has written. `None` if it is of another type, or isn't whole.
@@ -77,7 +77,7 @@ pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
         0xd1 => Value::Number(i64::from(i16::from_be_bytes(chunk(rest)?))),
         0xd2 => Value::Number(i64::from(i32::from_be_bytes(chunk(rest)?))),
         0xd3 => Value::Number(i64::from_be_bytes(chunk(rest)?)),
-        // Numbers with a fraction are cut as Redis does it.
+        // Redis cuts numbers with a fraction in this way.
         0xca => Value::Number(f32::from_be_bytes(chunk(rest)?) as i64),
         0xcb => Value::Number(f64::from_be_bytes(chunk(rest)?) as i64),
         length @ 0xa0..=0xbf => Value::Text(rest.split_off(..usize::from(length & 0x1f))?),
@@ -89,9 +89,13 @@ pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Value<'a>> {
             let length = u16::from_be_bytes(chunk(rest)?);
             Value::Text(rest.split_off(..usize::from(length))?)
         }
-        0x90..=0x9f => Value::List,
-        0xdc => chunk::<2>(rest).map(|_| Value::List)?,
-        ARRAY_32 => chunk::<4>(rest).map(|_| Value::List)?,
+        0xdb => {
+            let length = u32::from_be_bytes(chunk(rest)?);
+            Value::Text(rest.split_off(..usize::try_from(length).ok()?)?)
+        }
+        0x90..=0x9f => Value::ListStart,
+        0xdc => chunk::<2>(rest).map(|_| Value::ListStart)?,
+        ARRAY_32 => chunk::<4>(rest).map(|_| Value::ListStart)?,
         _ => return None,
     })
 }
@@ -154,12 +158,12 @@ mod tests {
             assert!(rest.is_empty());
             assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None, "{bytes:x?}");
         }
-        for bytes in [&b"\xa2no"[..], b"\xd9\x02no", b"\xda\x00\x02no"] {
+        for bytes in [&b"\xa2no"[..], b"\xd9\x02no", b"\xda\x00\x02no", b"\xdb\x00\x00\x00\x02no"] {
             assert_eq!(take(&mut &bytes[..]), Some(Value::Text(b"no")));
             assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None, "{bytes:x?}");
         }
         for bytes in [&[0x91][..], &[0xdc, 0, 1], &[0xdd, 0, 0, 0, 1]] {
-            assert_eq!(take(&mut &bytes[..]), Some(Value::List));
+            assert_eq!(take(&mut &bytes[..]), Some(Value::ListStart));
         }
         // Greater than any number of the script; nothing, true, and a map.
         for bytes in [&[0xcf, 0x80, 0, 0, 0, 0, 0, 0, 0][..], &[0xc0], &[0xc3], &[0x80]] {
