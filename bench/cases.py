@@ -78,6 +78,7 @@ RELEASE_ROWS = [
     Service("envoy-no-limit-one-connection", DECISIONS, "/", connections=1, turns=4),
     Service("envoy-reference-one-connection", LIMITS, "/one-key", connections=1, turns=4),
     Service("envoy-tollgate-one-connection", DECISIONS, "/one-key", connections=1, turns=4),
+    Service("envoy-tollgate-64-descriptors-one-connection", DECISIONS, "/64-descriptors", connections=1, turns=4),
     SPRING_ONE_KEY,
     REDISSON_ONE_KEY,
     Java("spring-many-keys", GATEWAY, "/one-key", varied="X-Key"),
@@ -308,6 +309,12 @@ RELEASE_CASES = [
     Case(
         "behind Envoy, 64 descriptors, CPU of one's",
         ("envoy-tollgate-64-descriptors", "envoy-tollgate-one-key"),
+        cpu,
+        4,
+    ),
+    Case(
+        "behind Envoy, one connection, 64 descriptors, CPU of one's",
+        ("envoy-tollgate-64-descriptors-one-connection", "envoy-tollgate-one-connection"),
         cpu,
         4,
     ),
