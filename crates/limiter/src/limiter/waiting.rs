@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::{select, task::yield_now, time::Instant};
 
 use crate::{
-    Ask, Asks, Limit, Limited, Refusal,
+    Admission, Ask, Asks, Limit, Limited, Refusal,
     store::{Charge, Outcome, StoreError},
     wait::{Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
 };
@@ -103,7 +103,8 @@ impl Limiter {
             let next = match self.waits.next(&place, Instant::now()) {
                 NextStep::Ask(asked) => {
                     // What this one asks for others goes on should it leave.
-                    let call = QueueCall { limiter: self.clone(), bucket: awaited.bucket.clone(), asked };
+                    let (bucket, is_shared) = (awaited.bucket.clone(), awaited.is_shared);
+                    let call = QueueCall { limiter: self.clone(), bucket, is_shared, asked };
                     tokio::spawn(call.make());
                     continue;
                 }
@@ -209,15 +210,14 @@ impl Limiter {
 struct QueueCall {
     limiter: Arc<Limiter>,
     bucket: Bytes,
+    is_shared: bool,
     asked: Vec<(u64, Arc<WaitingRequest>)>,
 }
 
 impl QueueCall {
     async fn make(self) {
-        let (limiter, now) = (&self.limiter, Instant::now());
-        let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
-        let asks: Vec<Asks> = asks.collect();
-        let decisions = join_all(asks.iter().map(|asks| limiter.decide_awaited(asks, now))).await;
+        let limiter = &self.limiter;
+        let decisions = self.decide().await;
         if decisions.iter().any(|decision| matches!(decision, Err(Refusal::Limited(_)))) {
             limiter.waits.lost(&self.bucket);
         }
@@ -227,6 +227,26 @@ impl QueueCall {
                 taken => limiter.waits.answer(&self.bucket, *id, WaitResult::Taken(taken)),
             }
         }
+    }
+
+    /// Returns the decisions on the waiters, up to the first that is refused, or of all.
+    async fn decide(&self) -> Vec<Result<Admission, Refusal>> {
+        let (limiter, now) = (&self.limiter, Instant::now());
+        let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
+        let asks: Vec<Asks> = asks.collect();
+        if self.is_shared {
+            // The server decides all at one time, when who needs as much as one that is refused is refused, too.
+            return join_all(asks.iter().map(|asks| limiter.decide_awaited(asks, now))).await;
+        }
+        // Here, room may appear between two decisions.
+        let mut decisions = Vec::with_capacity(asks.len());
+        for asks in &asks {
+            decisions.push(limiter.decide_awaited(asks, now).await);
+            if matches!(decisions.last(), Some(Err(Refusal::Limited(_)))) {
+                break;
+            }
+        }
+        decisions
     }
 
     /// Others have taken the room of a waiter. It stays where it is if the same bucket still refuses most.
