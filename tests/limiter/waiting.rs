@@ -27,10 +27,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 type Waiter = JoinHandle<Result<Admission, Refusal>>;
 
-/// Starts to acquire, and returns when that waits or is over.
+/// Starts to acquire, and returns when that waits or is over, and a store on this machine has mostly told when there will be room.
 async fn begin(limiter: &Arc<Limiter>, asks: Vec<Ask>, deadline: Option<Instant>) -> Waiter {
     let acquiring = limiter.clone();
-    queued(limiter, async move { acquiring.acquire(&asks, deadline).await }).await
+    let waiter = queued(limiter, async move { acquiring.acquire(&asks, deadline).await }).await;
+    sleep(15 * MS).await;
+    waiter
 }
 
 /// Runs a test on both stores, each time on a new one.
@@ -147,7 +149,8 @@ fn those_whose_room_appears_together_go_in_one_call_and_none_is_made_meanwhile()
             for cost in [1, 2, 1, 2] {
                 waiters.push(begin(&limiter, vec![ask(&limit, cost)], None).await);
             }
-            within(since.elapsed(), 400 * MS, "beginning to wait")?;
+            within(since.elapsed(), 200 * MS, "beginning to wait")?;
+            sleep((200 * MS).saturating_sub(since.elapsed())).await;
             let before = redis.scripts();
             sleep(Duration::from_millis(400).saturating_sub(since.elapsed())).await;
             let after = redis.scripts();
