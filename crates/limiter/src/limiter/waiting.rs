@@ -210,6 +210,7 @@ impl Limiter {
 struct QueueCall {
     limiter: Arc<Limiter>,
     bucket: Bytes,
+    /// True if the store that others share counts the bucket.
     is_shared: bool,
     asked: Vec<(u64, Arc<WaitingRequest>)>,
 }
@@ -229,7 +230,7 @@ impl QueueCall {
         }
     }
 
-    /// Returns the decisions on the waiters, up to the first that is refused, or of all.
+    /// Returns the decisions on the waiters in their order: on all, or up to the first that is refused. Those behind it keep their places.
     async fn decide(&self) -> Vec<Result<Admission, Refusal>> {
         let (limiter, now) = (&self.limiter, Instant::now());
         let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
