@@ -17,14 +17,13 @@ use smallvec::SmallVec;
 use tollgate_http1::head;
 use tollgate_limiter::text;
 
+use crate::trace::context::{TRACEPARENT, TRACESTATE};
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The longest request id that is accepted from a trusted proxy.
 const REQUEST_ID_MOST: usize = 128;
