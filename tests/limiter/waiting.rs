@@ -15,6 +15,7 @@ use tollgate_limiter::{Admission, Algorithm, Ask, Limit, Limiter, OnFailure, Ref
 
 use crate::{
     harness::{
+        cut::{Cut, Fault},
         judge::{Late, in_time, judge, within},
         redis::Redis,
     },
@@ -88,6 +89,44 @@ fn first_come_first_served_whatever_the_cost() {
         }
         Ok(())
     });
+}
+
+/// When Redis refuses the first, the second still has no answer, and the third queues at once.
+#[test]
+fn first_come_first_served_however_far_away_redis_is() {
+    let redis = Redis::start();
+    let cut = Cut::before(redis.port());
+    let trial = async || {
+        let (limiter, limit) = (patient(&cut.url()), limit("l", "1/700ms"));
+        cut.set(Fault::None);
+        limiter.warm_up().await.unwrap();
+        // Only Redis knows that the limit is full.
+        patient(&redis.url()).acquire(&[ask(&limit, 1)], None).await.unwrap();
+        cut.set(Fault::Delay(50 * MS));
+        let full = Instant::now();
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let begin = |turn| {
+            let (acquiring, asks, served) = (limiter.clone(), [ask(&limit, 1)], served.clone());
+            tokio::spawn(async move {
+                acquiring.acquire(&asks, None).await.unwrap();
+                // Nobody receives it if the test is repeated.
+                let _ = served.send(turn);
+            });
+        };
+        begin(1);
+        sleep(20 * MS).await;
+        begin(2);
+        while limiter.waiting() == 0 {
+            within(full.elapsed(), 600 * MS, "queueing while the limit is full")?;
+            sleep(MS).await;
+        }
+        begin(3);
+        for turn in 1..=3 {
+            assert_eq!(order.recv().await, Some(turn));
+        }
+        Ok(())
+    };
+    judge(PAUSE, || block_on(trial()));
 }
 
 #[test]

@@ -327,7 +327,7 @@ impl Limiter {
     ///
     /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. Its charges are computed for this
     ///    (`charges_of`).
-    /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins the end of their queue, unless it would wait in
+    /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins their queue, unless it would wait in
     ///    vain: then it is refused (`queue_to_join`).
     /// 3. **Is a bucket known to be full?** What Redis refused lately, or filled to the last permit, is refused without asking
     ///    (`refuse_locally`).
@@ -344,22 +344,22 @@ impl Limiter {
         now: Option<Instant>,
         patience: Patience,
     ) -> Result<Admission, Refusal> {
-        let request = || Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, patience });
+        let now = now.unwrap_or_else(Instant::now);
+        let request = || {
+            Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, came: now, patience })
+        };
         let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => {
                 let request = request();
                 let answer = Box::pin(self.wait(&request, &awaited, None)).await;
                 (request, answer)
             }
-            None => {
-                let now = now.unwrap_or_else(Instant::now);
-                match self.decide_now(asks, now, now + self.timeout).await {
-                    Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
-                        (request(), WaitResult::Elsewhere(limited))
-                    }
-                    taken => return taken,
+            None => match self.decide_now(asks, now, now + self.timeout).await {
+                Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
+                    (request(), WaitResult::Elsewhere(limited))
                 }
-            }
+                taken => return taken,
+            },
         };
         loop {
             let limited = match answer {

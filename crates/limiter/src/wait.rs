@@ -1,7 +1,8 @@
 //! Requests that are waiting for room: a queue a bucket, first come first served in this gateway.
 //!
 //! A request that a limit refuses joins the queue of the bucket with the greatest delay. While a queue isn't
-//! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for
+//! empty, newcomers of any cost join its end; one that the store was asked about before joins ahead of those that came
+//! later. When there will be room for a waiter is known: it is the delay for
 //! its permits and those ahead of it, by its own quota, but not before theirs. One that this would keep beyond its
 //! deadline is refused at once. Nobody polls: the one at the front sleeps until its room appears, and then all are asked
 //! for, in one call, whose room has appeared by then. Every few seconds the store is asked whether that time still holds,
@@ -22,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{Admission, Ask, Asks, Limit, Limited, Origin, Quota, Refusal, Scope, Standing, store::Outcome};
 
-pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits};
+pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, WaiterId, Waits};
 pub use self::renewed::RateOfKey;
 
 /// The time that a request may wait.
@@ -57,6 +58,8 @@ impl Patience {
 pub(crate) struct WaitingRequest {
     pub(crate) asks: Asks,
     pub(crate) arrival: Instant,
+    /// The time at which it came to the limiter, perhaps after its body: its place in a queue.
+    pub(crate) came: Instant,
     pub(crate) patience: Patience,
 }
 

@@ -9,7 +9,9 @@ use tokio::{select, task::yield_now, time::Instant};
 use crate::{
     Admission, Ask, Asks, Limit, Limited, Refusal,
     store::{Charge, Outcome, StoreError},
-    wait::{Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
+    wait::{
+        Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaiterId, WaitingRequest,
+    },
 };
 
 use super::{Limiter, failure::denial};
@@ -212,7 +214,7 @@ struct QueueCall {
     bucket: Bytes,
     /// True if the store that others share counts the bucket.
     is_shared: bool,
-    asked: Vec<(u64, Arc<WaitingRequest>)>,
+    asked: Vec<(WaiterId, Arc<WaitingRequest>)>,
 }
 
 impl QueueCall {
@@ -251,7 +253,7 @@ impl QueueCall {
     }
 
     /// Others have taken the room of a waiter. It stays where it is if the same bucket still refuses most.
-    fn keep_place(&self, id: u64, request: &WaitingRequest, limited: Box<Limited>) {
+    fn keep_place(&self, id: WaiterId, request: &WaitingRequest, limited: Box<Limited>) {
         let waits = &self.limiter.waits;
         match self.limiter.hope(request, &limited) {
             Some((awaited, free_at)) if awaited.bucket == self.bucket => {

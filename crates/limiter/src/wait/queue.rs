@@ -68,14 +68,14 @@ pub(crate) enum StayEnd {
 #[derive(Default)]
 struct Queues {
     by_bucket: HashMap<Bytes, Queue>,
-    next_id: u64,
+    next_number: u64,
     /// They outlive the queues.
     fairness: Fairness,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// In the order of their ids. Boxed, since those behind one that leaves move up.
+    /// In the order of their ids. Boxed, since those behind one that leaves or joins move.
     waiters: VecDeque<Box<Waiter>>,
     /// The room of the first of them, as far as it is known.
     rooms: VecDeque<Room>,
@@ -92,8 +92,17 @@ struct Room {
     taken: u64,
 }
 
+/// A waiter, ordered by the time at which its request came to the limiter. It may join after others that came later, if the store
+/// was asked about it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaiterId {
+    came: Instant,
+    /// That of its joining.
+    number: u64,
+}
+
 struct Waiter {
-    id: u64,
+    id: WaiterId,
     request: Arc<WaitingRequest>,
     awaited: Awaited,
     /// Tells it to look for what is next.
@@ -105,7 +114,7 @@ struct Waiter {
 pub(crate) struct QueuePlace<'w> {
     waits: &'w Waits,
     bucket: Bytes,
-    id: u64,
+    id: WaiterId,
     since: Instant,
     pub(crate) end: StayEnd,
     pub(crate) turn: Arc<Notify>,
@@ -120,7 +129,7 @@ pub(crate) enum NextStep {
     /// Ask whether there will still be room for the first one, which is this, at the time that is known.
     LookAgain(Box<Awaited>, Instant),
     /// Ask for these.
-    Ask(Vec<(u64, Arc<WaitingRequest>)>),
+    Ask(Vec<(WaiterId, Arc<WaitingRequest>)>),
 }
 
 /// An estimate of the time at which permits are free.
@@ -186,7 +195,7 @@ impl Waits {
         queue.room(awaited, before, queue.taken_by(before), stated)
     }
 
-    /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
+    /// Takes a place in a queue, behind those that came before, unless too many wait. `free_at` holds if it is alone.
     pub(crate) fn join(
         &self,
         request: &Arc<WaitingRequest>,
@@ -198,13 +207,16 @@ impl Waits {
             return None;
         }
         self.waiting.fetch_add(1, Relaxed);
-        queues.next_id += 1;
-        let (id, turn) = (queues.next_id, Arc::<Notify>::default());
+        queues.next_number += 1;
+        let (id, turn) =
+            (WaiterId { came: request.came, number: queues.next_number }, Arc::<Notify>::default());
         let queue = queues.by_bucket.entry(awaited.bucket.clone()).or_default();
         let (answer, answered) = oneshot::channel();
         let (request, bucket) = (request.clone(), awaited.bucket.clone());
         let waiter = Waiter { id, request, awaited: awaited.clone(), turn: turn.clone(), answer };
-        queue.waiters.push_back(Box::new(waiter));
+        let at = queue.waiters.partition_point(|other| other.id < id);
+        queue.forget_behind(at);
+        queue.waiters.insert(at, Box::new(waiter));
         if let (1, Some(free_at)) = (queue.waiters.len(), free_at) {
             queue.note_room(free_at);
         }
@@ -302,7 +314,7 @@ impl Waits {
     }
 
     /// Gives a waiter its answer, if it is still there.
-    pub(crate) fn answer(&self, bucket: &Bytes, id: u64, answer: WaitResult) {
+    pub(crate) fn answer(&self, bucket: &Bytes, id: WaiterId, answer: WaitResult) {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         let Some(at) = queue.find(id) else { return };
@@ -324,7 +336,7 @@ impl Waits {
     }
 
     /// Notes of a waiter that there will be room for it, if nobody is ahead, at `free_at`.
-    pub(crate) fn keep(&self, bucket: &Bytes, id: u64, until: Option<Instant>, free_at: Instant) {
+    pub(crate) fn keep(&self, bucket: &Bytes, id: WaiterId, until: Option<Instant>, free_at: Instant) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
         if let Some(at) = queue.find(id) {
@@ -352,7 +364,7 @@ impl Waits {
         self.change(bucket, |queue| queue.is_asking = false);
     }
 
-    fn leave(&self, bucket: &Bytes, id: u64) {
+    fn leave(&self, bucket: &Bytes, id: WaiterId) {
         self.change(bucket, |queue| {
             if let Some(at) = queue.find(id) {
                 queue.waiters.remove(at);
@@ -397,7 +409,7 @@ fn want(wanted: &mut Vec<(Awaited, u32)>, awaited: &Awaited, permits: u32) {
 }
 
 impl Queue {
-    fn find(&self, id: u64) -> Option<usize> {
+    fn find(&self, id: WaiterId) -> Option<usize> {
         self.waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
 

@@ -40,16 +40,21 @@ impl<'w> Line<'w> {
         Self { waits, bucket: "b".into(), places: Vec::new() }
     }
 
-    fn join(&mut self, awaited: &Awaited) -> u64 {
-        let patience = Patience::Until(awaited.until);
-        let request = WaitingRequest { asks: Default::default(), arrival: Instant::now(), patience };
+    fn join(&mut self, awaited: &Awaited) -> WaiterId {
+        self.join_late(awaited, Duration::ZERO)
+    }
+
+    /// Joins so long after it came.
+    fn join_late(&mut self, awaited: &Awaited, late: Duration) -> WaiterId {
+        let (patience, arrival) = (Patience::Until(awaited.until), Instant::now());
+        let request = WaitingRequest { asks: Default::default(), arrival, came: arrival - late, patience };
         let joined = self.waits.join(&Arc::new(request), awaited, None).expect("there is a place");
         let id = joined.0.id;
         self.places.push(joined);
         id
     }
 
-    fn leave(&mut self, id: u64) {
+    fn leave(&mut self, id: WaiterId) {
         self.places.retain(|(place, _)| place.id != id);
     }
 
@@ -77,10 +82,10 @@ impl<'w> Line<'w> {
 
 /// A queue whose times are worked out for each waiter by all ahead of it.
 #[derive(Default)]
-struct Model(Vec<(u64, Awaited, Option<Instant>)>);
+struct Model(Vec<(WaiterId, Awaited, Option<Instant>)>);
 
 impl Model {
-    fn find(&self, id: u64) -> usize {
+    fn find(&self, id: WaiterId) -> usize {
         self.0.iter().position(|(other, ..)| *other == id).unwrap()
     }
 
@@ -173,7 +178,11 @@ async fn the_times_of_a_queue_are_those_of_a_model() {
                     let cost = [0, 1, 1, 2, 5, 9, 12][random.usize(0..7)];
                     let until = random.bool().then(|| now + random.u32(50..3_000) * MS);
                     let awaited = awaited(&limit, quotas[random.usize(0..3)], cost, until);
-                    model.0.push((line.join(&awaited), awaited, None));
+                    let late = [0, 0, 0, 70][random.usize(0..4)] * MS;
+                    let id = line.join_late(&awaited, late);
+                    let at = model.0.iter().filter(|(other, ..)| other.came <= id.came).count();
+                    model.0.insert(at, (id, awaited, None));
+                    model.forget_behind(at);
                 }
             }
             let found = line.look(|queue| {
@@ -193,7 +202,7 @@ fn those_who_leave_have_those_behind_settled_once_and_a_few_at_a_time() {
     let (waits, limit) = (Waits::default(), limit());
     let mut line = Line::of(&waits);
     let awaited = awaited(&limit, limit.quota(), 1, None);
-    let ids: Vec<u64> = (0..WAITING).map(|_| line.join(&awaited)).collect();
+    let ids: Vec<WaiterId> = (0..WAITING).map(|_| line.join(&awaited)).collect();
     line.settle();
     for left in [1_900, 1_500, 1_700, 1_600] {
         line.leave(ids[left]);
