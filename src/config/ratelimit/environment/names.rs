@@ -1,7 +1,7 @@
 //! Variables of envoyproxy/ratelimit without a meaning here.
 
 /// Variables that are reported once if they are set.
-pub(super) const IGNORED: [&str; 62] = [
+pub(super) const IGNORED: [&str; 61] = [
     "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
     "CONFIG_GRPC_XDS_NODE_METADATA",
     "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
@@ -44,7 +44,6 @@ pub(super) const IGNORED: [&str; 62] = [
     "REDIS_PIPELINE_WINDOW",
     "REDIS_POOL_ON_EMPTY_BEHAVIOR",
     "REDIS_POOL_SIZE",
-    "REDIS_TIMEOUT",
     "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
     "STATSD_HOST",
     "STATSD_PORT",

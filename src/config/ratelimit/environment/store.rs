@@ -15,6 +15,9 @@ impl Translator<'_> {
                 self.files("tls", &[("ca", files[0]), ("cert", files[1]), ("key", files[2])]);
             }
         }
+        if let Some(timeout) = self.text("REDIS_TIMEOUT") {
+            self.key("timeout", quoted(&timeout), "REDIS_TIMEOUT");
+        }
         if let Some(prefix) = self.text("CACHE_KEY_PREFIX") {
             self.key("key_prefix", quoted(&prefix), "CACHE_KEY_PREFIX");
         }

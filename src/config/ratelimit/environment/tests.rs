@@ -30,6 +30,7 @@ fn each_variable_has_its_key() {
     let translated = translate(&[
         ("REDIS_URL", "cache"),
         ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_TIMEOUT", "1m30s"),
         ("CACHE_KEY_PREFIX", "shop"),
         ("HOST", "::1"),
         ("PORT", "1"),
@@ -117,11 +118,12 @@ fn errors_of_the_settings_name_variables_and_no_password() {
         ("REDIS_URL", "a b"),
         ("REDIS_AUTH", "me:hunter2"),
         ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_TIMEOUT", "soon"),
         ("HOST", "everywhere"),
         ("RUNTIME_ROOT", "/no/such"),
     ]);
     let faults = LoadedConfig::of_translation(&translated.unwrap().toml).outcome.unwrap_err().to_string();
-    for expected in ["# REDIS_URL", "# HOST, PORT", "/no/such/config"] {
+    for expected in ["# REDIS_URL", "# REDIS_TIMEOUT", "# HOST, PORT", "/no/such/config"] {
         assert!(faults.contains(expected), "{faults}");
     }
     assert!(!faults.contains("hunter2"), "{faults}");
