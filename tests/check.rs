@@ -203,7 +203,7 @@ fn connect_decides_in_redis_and_leaves_nothing_behind() {
     // A user that may do everything but write into sorted sets.
     redis.command(&["ACL", "SETUSER", "poor", "on", ">secret", "~*", "&*", "+@all", "-zadd"]);
     let url = redis.url().replace("redis://", "redis://poor:secret@");
-    let (status, told) = connect(&format!("{}[store]\nurl = \"{url}\"\n{GOOD}", listen()));
+    let (status, told) = connect(&format!("{}[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n{GOOD}", listen()));
     assert!(status == 1 && told.contains("store redis://poor:"), "{status}: {told}");
     assert!(
         told.contains("it can't decide") && told.contains("the rights that docs/configuration.md lists"),

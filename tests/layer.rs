@@ -195,7 +195,8 @@ fn begin(server: &Server, begun: &AtomicU32, path: &str) -> Client {
     wait_until("the request has begun", || {
         let client = beginning.insert(server.connect());
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        thread::sleep(Duration::from_millis(50));
+        // It has begun, or is answered with a refusal.
+        while begun.load(Relaxed) == before && !client.hears_within(Duration::from_millis(2)) {}
         begun.load(Relaxed) > before
     });
     beginning.unwrap()

@@ -21,7 +21,9 @@ fn a_secret_comes_from_a_file_and_is_not_shown() {
     fs::write(folder.path().join("password"), "hunter2-of-redis\n").unwrap();
     let url = redis.url().replace("redis://", "redis://shop:${file:password}@");
     let port = free_port();
-    let toml = format!("[server]\nlisten = \"127.0.0.1:{port}\"\n[store]\nurl = \"{url}\"\n{ROUTE}");
+    let toml = format!(
+        "[server]\nlisten = \"127.0.0.1:{port}\"\n[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n{ROUTE}"
+    );
     fs::write(folder.path().join("gateway.toml"), &toml).unwrap();
     let checked = run(folder.path(), &["check", "--connect", "gateway.toml"]);
     assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));

@@ -93,7 +93,8 @@ fn an_override_may_end_by_itself() {
         let gateway = gateway("1000000/h", &store);
         let set = Instant::now();
         done(limits(&gateway, &["set", "l", "7/h", "--for", "700ms"]));
-        assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
+        let told = policy(&gateway);
+        assert!(told == "\"l\";q=7;w=3600" || set.elapsed() >= Duration::from_millis(700), "{told}");
         wait_until("it has ended", || policy(&gateway) == "\"l\";q=1000000;w=3600");
         assert!(set.elapsed() >= Duration::from_millis(700));
         // What has ended is absent.

@@ -299,7 +299,8 @@ fn the_page_works_as_it_stands() {
         .unwrap();
     let (decider, upstream) = (Decider::start("", &toml), Upstream::hello());
     let port = free_port();
-    let yaml = block("yaml").replace("8000", &port.to_string());
+    // Envoy lets a request pass that isn't decided in time.
+    let yaml = block("yaml").replace("timeout: 0.1s", "timeout: 5s").replace("8000", &port.to_string());
     let yaml = yaml.replace("3000", &port_of(&upstream).to_string());
     let envoy = Envoy::run(port, upstream, &yaml.replace("8081", &decider.address.port().to_string()));
     for _ in 0..5 {

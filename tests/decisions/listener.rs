@@ -98,16 +98,16 @@ fn a_reload_moves_the_listener_and_closes_it() {
 
 #[test]
 fn a_drain_answers_what_has_arrived() {
-    let limits = THREE.replace("rate = \"3/h\"", "rate = \"1/500ms\"\nwait = \"5s\"");
+    let limits = THREE.replace("rate = \"3/h\"", "rate = \"1/3s\"\nwait = \"5s\"");
     let mut decider = Decider::start("", &limits);
     let call = "GET /check\nX-Forwarded-Uri: /api/a";
     assert_eq!(decider.ask(call).status, 200);
-    let address = decider.address;
-    let waiting = std::thread::spawn(move || Client::connect(address).ask(call));
+    let mut waiting = Client::connect(decider.address);
+    waiting.send(b"GET /check HTTP/1.1\r\nHost: a\r\nX-Forwarded-Uri: /api/a\r\n\r\n");
     // It has arrived when it waits.
     std::thread::sleep(Duration::from_millis(100));
     decider.gateway.signal("TERM");
-    let answer = waiting.join().unwrap();
+    let answer = waiting.answer();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     wait_until("the gateway has ended", || decider.gateway.ended().is_some());
 }

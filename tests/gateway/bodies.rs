@@ -229,13 +229,13 @@ fn an_upload_goes_on_though_it_is_answered_and_its_connection_is_to_end() {
 fn a_slow_upload_is_no_slow_answer() {
     let upstream = WireUpstream::start(|mut wire| {
         wire.request();
-        wire.read(10);
+        wire.read(15);
         wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     });
-    let gateway = Gateway::start(&forward_all(&upstream.url(), "timeouts = { response = \"500ms\" }"));
+    let gateway = Gateway::start(&forward_all(&upstream.url(), "timeouts = { response = \"1s\" }"));
     let mut client = gateway.client();
-    client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n");
-    for _ in 0..10 {
+    client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 15\r\n\r\n");
+    for _ in 0..15 {
         thread::sleep(Duration::from_millis(100));
         client.send(b"x");
     }

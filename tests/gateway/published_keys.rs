@@ -144,6 +144,7 @@ fn while_the_issuer_cannot_be_reached_only_what_needs_it_is_503() {
     assert_eq!(ask(&gateway, "/open", &issuer).status, 200);
     // Without a token, nothing has to be verified.
     assert_eq!((gateway.get("/api").status, gateway.get("/counted").status), (401, 200));
+    gateway.wait_for_log("can't fetch");
     let failures = gateway.log().matches("can't fetch the keys of the token issuer").count();
     assert_eq!(failures, 1, "{}", gateway.log());
     serve(port, jwks(&[&issuer]));

@@ -78,21 +78,22 @@ fn without_refunds_nothing_comes_back() {
 /// A rejection that is remembered ends with a refund, at once here and soon on other gateways.
 #[test]
 fn a_refund_ends_the_rejections_of_all_gateways() {
+    let (end, ends) = tokio::sync::watch::channel(false);
     let (redis, upstream) = (
         Redis::start(),
-        Upstream::start(|request| async move {
-            let wait = request.headers().get("x-wait").map(|_| std::time::Duration::from_millis(300));
-            if let Some(wait) = wait {
-                tokio::time::sleep(wait).await;
+        Upstream::start(move |_| {
+            let mut ends = ends.clone();
+            async move {
+                ends.wait_for(|ends| *ends).await.unwrap();
+                Response::builder().header("x-used", "1").body(whole("up")).unwrap()
             }
-            Response::builder().header("x-used", "1").body(whole("up")).unwrap()
         }),
     );
     let toml = format!("{}{}", redis.store(), forward_limited(&upstream.url(), ""));
     let [one, other] = [Gateway::start(&toml), Gateway::start(&toml)];
     let mut slow: Vec<_> = (0..2).map(|_| one.client()).collect();
     for client in &mut slow {
-        client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX-Wait: 1\r\n\r\n");
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     wait_until("both are in flight", || upstream.count() == 2);
     let (mut here, mut there) = (one.client(), other.client());
@@ -101,6 +102,7 @@ fn a_refund_ends_the_rejections_of_all_gateways() {
         assert_eq!(refused.status, 429);
         assert!(refused.retry_after_ms() > 3_000_000);
     }
+    end.send_replace(true);
     for client in &mut slow {
         assert_eq!(client.answer().status, 200);
     }

@@ -99,6 +99,7 @@ fn responses_without_a_cost_are_counted_and_the_first_one_is_logged() {
         client.get(path);
         wait_until(path, || kept() == expected);
     }
+    gateway.wait_for_log("didn't state its cost");
     let log = gateway.log();
     assert_eq!(log.matches("didn't state its cost (`/usage/total_tokens`)").count(), 1, "{log}");
 }
@@ -159,9 +160,10 @@ fn a_stream_is_not_delayed_and_may_be_cut_anywhere() {
 #[test]
 fn a_client_that_leaves_pays_what_the_stream_has_stated() {
     let (upstream, piece) = pieces();
-    let gateway = Gateway::start(&forward_limited(&upstream.url(), ""));
+    let limited = forward_limited(&upstream.url(), "").replace("1000/h", "1000000/h");
+    let gateway = Gateway::start(&limited);
     let mut client = gateway.client();
-    assert_eq!(ask(&mut client), 990);
+    assert_eq!(ask(&mut client), 999_990);
     piece.send("data: {\"usage\":{\"total_tokens\":300}}\n\n").unwrap();
     client.chunk();
     drop(client);
@@ -172,7 +174,7 @@ fn a_client_that_leaves_pays_what_the_stream_has_stated() {
         let mut other = gateway.client();
         other.send(b"GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
         others += 1;
-        left(&other.head()) == 1000 - 300 - 10 * others
+        left(&other.head()) == 1_000_000 - 300 - 10 * others
     });
 }
 

@@ -120,7 +120,7 @@ fn assert_leaver_frees_its_place(request: &[u8]) {
 
 #[test]
 fn those_who_wait_are_answered_when_the_gateway_drains() {
-    let keys = "key = \"global\"\nrate = \"1/500ms\"\nwait = \"3s\"";
+    let keys = "key = \"global\"\nrate = \"1/500ms\"\nwait = \"30s\"";
     let mut gateway = Gateway::start(&format!("[server]\nworkers = 2\n{}", limit_all(keys)));
     assert_eq!(gateway.get("/").status, 200);
     let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();

@@ -119,8 +119,11 @@ impl Gateway {
     /// Replaces the configuration, and waits until the gateway has read it.
     pub(crate) fn reload(&self, toml: &str) {
         fs::write(self.folder.path().join("gateway.toml"), toml).unwrap();
-        let outcomes =
-            |log: &str| log.matches("reloaded `").count() + log.matches("the running one stays").count();
+        // A change of the file may have it read, too.
+        let is_outcome = |line: &&str| {
+            line.contains("SIGHUP") && (line.contains("reloaded `") || line.contains("the running one stays"))
+        };
+        let outcomes = |log: &str| log.lines().filter(is_outcome).count();
         let before = outcomes(&self.log());
         self.signal("HUP");
         wait_until("the gateway reloads", || outcomes(&self.log()) > before);

@@ -40,9 +40,11 @@ fn threads_share_the_permits_and_wait_for_them() {
             }
         });
         assert!(since.elapsed() >= Duration::from_millis(399), "{:?}", since.elapsed());
-        let refusal = limiter.try_acquire(ask.clone().cost(10)).unwrap_err();
+        let ask = Ask::new(&limit("letters", "10/2s"), "alice").cost(10);
+        limiter.acquire(ask.clone(), None).unwrap();
+        let refusal = limiter.try_acquire(ask.clone()).unwrap_err();
         assert!(refusal.retry_after() > Some(Duration::ZERO));
-        limiter.acquire(ask.clone().cost(10), Some(Duration::from_secs(10))).unwrap();
+        limiter.acquire(ask, Some(Duration::from_secs(10))).unwrap();
     });
 }
 

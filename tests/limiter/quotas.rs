@@ -181,7 +181,7 @@ fn the_rate_of_redis_holds_for_those_who_wait() {
 fn without_the_store_nobody_waits_behind_others_for_longer_than_it_may() {
     let mut redis = Redis::start();
     block_on(async {
-        let (limiter, limit) = (open(&redis.url(), "timeout = \"100ms\""), limit("l", "2/h"));
+        let (limiter, limit) = (patient(&redis.url()), limit("l", "2/h"));
         limiter.warm_up().await.unwrap();
         limiter.try_acquire(ask(&limit, 2)).await.unwrap();
         let _first = begin(&limiter, ask(&limit, 1)).await;

@@ -95,10 +95,10 @@ fn a_reset_elsewhere_is_noticed_after_the_cap() {
             limiter.warm_up().await.unwrap();
             let limit = limit("l", "1/h");
             limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+            let since = Instant::now();
             limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap_err();
             redis.command(&["DEL", "tollgate:l:sw:{caller=caller}"]);
             let before = redis.scripts();
-            let since = Instant::now();
             while limiter.try_acquire(&[ask(&limit, 1)]).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

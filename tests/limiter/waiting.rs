@@ -19,7 +19,7 @@ use crate::{
         judge::{Late, in_time, judge, within},
         redis::Redis,
     },
-    limiter::{after, ask, block_on, limit, limited, open, patient, queued, quota, told},
+    limiter::{after, ask, block_on, limit, limited, patient, queued, quota, told},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -152,14 +152,14 @@ fn who_can_not_be_served_in_time_is_refused_at_once() {
         let limit = limit("l", "2/400ms");
         let since = Instant::now();
         limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
-        let refused = limiter.acquire(&[ask(&limit, 1)], after(200)).await.unwrap_err();
+        let refused = limiter.acquire(&[ask(&limit, 1)], after(200)).await;
         within(since.elapsed(), 200 * MS, "refusing the first")?;
-        assert!((200 * MS..=400 * MS).contains(&told(refused)));
+        assert!((200 * MS..=400 * MS).contains(&told(refused.unwrap_err())));
         // Its own permit would be free in time, but not behind the two that wait.
         let waiter = begin(&limiter, vec![ask(&limit, 2)], None).await;
-        let refused = limiter.acquire(&[ask(&limit, 1)], after(600)).await.unwrap_err();
-        within(since.elapsed(), 300 * MS, "refusing the second")?;
-        let told = told(refused);
+        let refused = limiter.acquire(&[ask(&limit, 1)], after(600)).await;
+        within(since.elapsed(), 200 * MS, "refusing the second")?;
+        let told = told(refused.unwrap_err());
         assert!(since.elapsed() + told >= 800 * MS && told <= 800 * MS, "{told:?}");
         let behind = begin(&limiter, vec![ask(&limit, 1)], after(900)).await;
         waiter.await.unwrap().unwrap();
@@ -246,11 +246,10 @@ fn who_leaves_frees_the_place_and_those_behind_are_served_earlier() {
             waiters.remove(leaver).abort();
             for (turn, waiter) in waiters.into_iter().enumerate() {
                 waiter.await.unwrap().unwrap();
-                let served = since.elapsed() - begun;
-                let due = (turn as u32 + 1) * 400 * MS;
+                let (served, due) = (since.elapsed(), (turn as u32 + 1) * 400 * MS);
+                assert!(served >= due, "{turn} was served after {served:?}");
                 // (The first of the second round had to wait for the last of the first.)
-                assert!(served >= due - 20 * MS, "{turn} was served after {served:?}");
-                within(served, due + 300 * MS, &format!("serving {turn}"))?;
+                within(served - begun, due + 300 * MS, &format!("serving {turn}"))?;
             }
         }
         Ok(())
@@ -343,9 +342,9 @@ fn the_failure_policy_decides_on_those_who_wait() {
     for policy in [OnFailure::Deny, OnFailure::Allow, OnFailure::Local] {
         let mut redis = Redis::start();
         block_on(async {
-            let limiter = open(&redis.url(), "timeout = \"100ms\"");
+            let limiter = patient(&redis.url());
             limiter.warm_up().await.unwrap();
-            let limit = Arc::new(Limit::new("l", quota("1/300ms")).on_failure(policy));
+            let limit = Arc::new(Limit::new("l", quota("1/2s")).on_failure(policy));
             limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
             let waiters = [
                 begin(&limiter, vec![ask(&limit, 1)], None).await,

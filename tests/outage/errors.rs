@@ -10,7 +10,7 @@ use crate::{
         redis::{Redis, tls::Certificates},
         wait_until,
     },
-    outage::{asks_store, assert_policies_hold, await_store, one_limit, policies},
+    outage::{asks_store, assert_policies_hold, await_store, one_limit, policies, policies_after},
 };
 
 /// Asserts what a gateway does while its server refuses, from `begin` to `end`: the policies hold, what the server
@@ -21,7 +21,7 @@ fn assert_refusals_are_met(
     begin: impl FnOnce(&mut Redis),
     end: impl FnOnce(&mut Redis),
 ) {
-    let gateway = Gateway::start(&policies(&redis.url()));
+    let gateway = Gateway::start(&policies_after(&redis.url(), "5s"));
     await_store(&gateway);
     redis.command(&["FLUSHALL"]);
     begin(redis);
@@ -199,7 +199,8 @@ fn a_server_that_is_loading_is_waited_for() {
 #[test]
 fn a_password_that_is_changed_is_an_outage_only_once_connections_break() {
     let redis = Redis::start();
-    let gateway = Gateway::start(&policies(&redis.url().replace("redis://", "redis://:old-s3cret@")));
+    let gateway =
+        Gateway::start(&policies_after(&redis.url().replace("redis://", "redis://:old-s3cret@"), "5s"));
     await_store(&gateway);
     redis.command(&["CONFIG", "SET", "requirepass", "new-s3cret"]);
     assert!(asks_store(&gateway), "{}", gateway.log());
@@ -218,8 +219,8 @@ fn a_certificate_that_expires_is_told_and_met_by_policy_until_it_is_renewed() {
     let files = Certificates::for_server(&["127.0.0.1"]);
     let (redis, port) = files.start("no", &[]);
     let ca = files.path("ca.pem");
-    let store = format!("rediss://127.0.0.1:{port}\"\ntls = {{ ca = {ca:?} }}\ntimeout = \"200ms");
-    let gateway = Gateway::start(&policies(&store));
+    let toml = policies_after(&format!("rediss://127.0.0.1:{port}"), "200ms");
+    let gateway = Gateway::start(&toml.replace("[store]\n", &format!("[store]\ntls = {{ ca = {ca:?} }}\n")));
     await_store(&gateway);
     let use_certificate = |name: &str| {
         let path = |end: &str| files.path(&format!("{name}.{end}")).to_str().unwrap().to_owned();

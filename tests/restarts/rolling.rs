@@ -21,7 +21,7 @@ use crate::{
 fn a_rolling_restart_of_two_gateways_fails_no_request_and_counts_each_once() {
     let (redis, upstream) = (Redis::start(), Upstream::hello());
     let toml = format!(
-        "{}[server]\nworkers = 2\ntimeouts = {{ drain = \"3s\" }}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+        "{}[server]\nworkers = 2\ntimeouts = {{ drain = \"30s\" }}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [upstreams.api]\nservers = [\"{}\"]\n\
          [limits.plenty]\nkey = \"global\"\nrate = \"1000000/h\"\n\
          [limits.scarce]\nkey = \"global\"\nrate = \"200/h\"\n\
@@ -67,7 +67,7 @@ fn a_restart_on_a_socket_that_the_supervisor_holds_is_seen_by_nobody() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = socket.local_addr().unwrap();
     let toml = format!(
-        "[server]\nlisten = \"{address}\"\ntimeouts = {{ drain = \"3s\" }}\n\
+        "[server]\nlisten = \"{address}\"\ntimeouts = {{ drain = \"30s\" }}\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\n"
     );
     let start = || Gateway::start_with_sockets(&toml, vec![socket.try_clone().unwrap().into()]);

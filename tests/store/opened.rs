@@ -172,6 +172,7 @@ fn gateway_toml(url: &str, rate: &str) -> String {
         r#"
         [store]
         url = "{url}"
+        timeout = "5s"
         [limits.per-client]
         key = "ip"
         rate = "{rate}"

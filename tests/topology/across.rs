@@ -135,8 +135,8 @@ fn contend(store: &Arc<Store>, asked: &[Charge]) -> Vec<Decision> {
                 let (one, two, three, four) = tokio::join!(ask(), ask(), ask(), ask());
                 admitted.extend([one, two, three, four].into_iter().filter(|decision| decision.admitted));
             }
-            // Leases are given back by this thread.
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            // Leases are given back by this thread, which tells nobody when.
+            tokio::time::sleep(Duration::from_millis(500)).await;
             admitted
         })
     };

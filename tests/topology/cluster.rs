@@ -235,17 +235,18 @@ fn one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) -> Result<(), Late> {
     });
     in_time(failed.is_none(), || format!("a key of another primary had no answer: {failed:?}"))?;
     within(slowest, SOON, "asking for a key of another primary")?;
-    assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
+    in_time(refused > 0 && served > 5, || format!("{refused} refused, {served} served"))?;
     // What the others counted meanwhile was exact: each of these keys has been charged once.
     for key in keys(&cluster, 1, false).take(served.min(20)) {
         let rest = [(); 5].map(|()| ask(&gateway, &key));
+        in_time(!rest.contains(&503), || format!("{key} had no answer"))?;
         assert_eq!(rest, [200, 200, 200, 200, 429], "{key}");
     }
     // By then all of them are at their places again.
     for key in of_the_lost.iter().skip(10).take(20) {
-        assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
+        let status = ask(&gateway, key);
+        in_time(status == 200, || format!("{status}: {}", gateway.log()))?;
     }
-    assert_five_pass(&[&gateway], "fresh");
     Ok(())
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tollgate_limiter::{Ask, Limit, Limiter, Rate, store::script::SOURCE};
+use tollgate_limiter::{Ask, Limit, Limiter, Rate, StoreSettings, store::script::SOURCE};
 
 use crate::{
     harness::{
+        PATIENCE,
         gateway::Gateway,
         redis::{Redis, tls::Certificates},
         wait_until,
@@ -179,8 +180,10 @@ fn a_server_that_stands_still_while_it_frees_large_counts_is_told_of() {
 fn a_key_is_reset_also_where_others_cannot_be_told() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = StoreSettings::at(&redis.url()).unwrap();
+    let store = StoreSettings { timeout: PATIENCE, ..store };
     runtime.block_on(async {
-        let limiter = Limiter::connect(&redis.url()).unwrap();
+        let limiter = Limiter::open(&store).unwrap();
         limiter.warm_up().await.unwrap();
         let limit = Arc::new(Limit::new("l", "1/h".parse::<Rate>().unwrap()));
         let asks = [Ask::new(&limit, "alice")];

@@ -1,14 +1,10 @@
 //! Responses in any form reach the client as one complete response, or as 502.
 
-use std::{
-    sync::{Mutex, mpsc},
-    thread,
-    time::Duration,
-};
+use std::sync::{Mutex, mpsc};
 
 use super::{FINE, Recording, body, lines};
 use crate::{
-    harness::{PATIENCE, gateway::Gateway, wire::WireUpstream},
+    harness::{PATIENCE, gateway::Gateway, wait_until, wire::WireUpstream},
     proxy::{forward_to, quoted},
 };
 
@@ -175,8 +171,9 @@ fn what_comes_behind_an_answer_answers_nothing() {
 /// What comes while nothing is asked: the connection is used no more.
 #[test]
 fn what_comes_before_a_request_answers_nothing() {
-    let (send, sends) = std::sync::mpsc::channel::<()>();
-    let sends = std::sync::Mutex::new(sends);
+    let (send, sends) = mpsc::channel::<()>();
+    let (closed, is_closed) = mpsc::channel();
+    let sends = Mutex::new(sends);
     let upstream = WireUpstream::start(move |mut wire| {
         if wire.number == 0 {
             wire.message();
@@ -187,12 +184,12 @@ fn what_comes_before_a_request_answers_nothing() {
         while wire.message().is_some() {
             wire.send(FINE.as_bytes());
         }
+        let _ = closed.send(());
     });
     let gateway = gateway_to(&upstream, "");
     assert_eq!(gateway.get("/").status, 200);
     send.send(()).unwrap();
-    // Until the gateway has it.
-    thread::sleep(Duration::from_millis(300));
+    wait_until("the gateway has it, and closes the connection", || is_closed.try_recv().is_ok());
     let answer = gateway.get("/");
     assert_eq!((answer.status, answer.body.len()), (200, 0));
     assert_eq!(upstream.connections(), 2);

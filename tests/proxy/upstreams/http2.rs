@@ -295,7 +295,7 @@ fn a_connection_that_idles_too_long_is_closed() {
 fn a_connection_on_which_an_answer_is_late_gets_no_more_requests() {
     let (upstream, answers) = waiting(cleartext_http2());
     // The connection that gets no more doesn't count.
-    let gateway = gateway(&upstream.url(), "max_connections = 1\ntimeouts = { response = \"100ms\" }");
+    let gateway = gateway(&upstream.url(), "max_connections = 1\ntimeouts = { response = \"1s\" }");
     assert_eq!(gateway.get("/").status, 504);
     // The first one may take one, its end not having come.
     answers.add_permits(2);

@@ -27,7 +27,7 @@ fn an_answer_that_ends_too_late_for_its_route_breaks_off() {
         // It goes on for ever, but for the gateway.
         wire.wait_for_end();
     });
-    let gateway = gateway(&upstream, "timeout = \"200ms\"");
+    let gateway = gateway(&upstream, "timeout = \"1s\"");
     let mut client = gateway.client();
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head().status, 200);

@@ -35,6 +35,7 @@ impl Limiter {
     /// # if !cfg!(feature = "redis") { return Ok(()) }
     /// # let Redis(_, url) = &Redis::start();
     /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
+    /// # limiter.warm_up().await?;
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
@@ -68,6 +69,7 @@ impl Limiter {
     /// # if !cfg!(feature = "redis") { return Ok(()) }
     /// # let Redis(_, url) = &Redis::start();
     /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
+    /// # limiter.warm_up().await?;
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
@@ -103,6 +105,7 @@ impl Limiter {
     /// # if !cfg!(feature = "redis") { return Ok(()) }
     /// # let Redis(_, url) = &Redis::start();
     /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
+    /// # limiter.warm_up().await?;
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
@@ -137,6 +140,7 @@ impl Limiter {
     /// # if !cfg!(feature = "redis") { return Ok(()) }
     /// # let Redis(_, url) = &Redis::start();
     /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
+    /// # limiter.warm_up().await?;
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// // Java has set no other rate.
