@@ -210,16 +210,40 @@ pub type Standings = SmallVec<[Standing; 1]>;
 /// # }
 /// ```
 pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
-    // Most requests have one limit.
-    let (alone, several) =
-        if standings.len() < 2 { standings.split_at(standings.len()) } else { standings.split_at(0) };
-    let mut tightest: SmallVec<[&Standing; 2]> = SmallVec::new();
-    for standing in several {
-        match tightest.iter_mut().find(|known| Arc::ptr_eq(&known.limit, &standing.limit)) {
-            None => tightest.push(standing),
-            Some(known) if known.tightness().total_cmp(&standing.tightness()).is_lt() => *known = standing,
-            Some(_) => {}
-        }
+    standings.iter().enumerate().filter_map(|(at, first)| {
+        let is_of_its_limit = |other: &&Standing| Arc::ptr_eq(&first.limit, &other.limit);
+        let is_first = !standings[..at].iter().any(|other| is_of_its_limit(&other));
+        is_first.then(|| {
+            standings[at + 1..].iter().filter(is_of_its_limit).fold(first, |tightest, other| {
+                if tightest.tightness().total_cmp(&other.tightness()).is_lt() { other } else { tightest }
+            })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rate;
+
+    #[test]
+    fn of_each_limit_the_tightest_is_told_in_the_place_of_its_first() {
+        let [one, other] =
+            ["a", "b"].map(|name| Arc::new(Limit::new(name, "9/min".parse::<Rate>().unwrap())));
+        let standing = |limit: &Arc<Limit>, remaining, delay_us| {
+            let outcome =
+                Outcome { charged: false, remaining, grow_us: 0, delay_us: Some(delay_us), rate: None };
+            Standing::new(&Ask::new(limit, "k"), limit.quota(), outcome, Origin::Store)
+        };
+        let standings =
+            [standing(&one, 5, 0), standing(&other, 1, 0), standing(&one, 3, 0), standing(&other, 0, 7)];
+        let told = |standings| {
+            tightest_of_each(standings)
+                .map(|standing| (standing.limit.name(), standing.outcome.remaining))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&standings), [("a", 3), ("b", 0)]);
+        assert_eq!(told(&standings[..2]), [("a", 5), ("b", 1)]);
+        assert_eq!(told(&[]), []);
     }
-    alone.iter().chain(tightest)
 }
