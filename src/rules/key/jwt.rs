@@ -87,15 +87,19 @@ impl Verifier {
 
     /// Verifies a token, or else what lenient decoders read in it.
     fn verify_leniently(&self, token: &[u8]) -> Verified {
-        let verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
-        if !matches!(verified, Verified::Invalid(_)) {
+        let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
+        if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys) {
             return verified;
         }
-        let is_valid = |token: String| match self.verify(&token) {
-            Verified::Valid { claims, .. } => Some(Verified::Valid { claims, is_usual: false }),
-            _ => None,
-        };
-        rewritten(token).into_iter().find_map(is_valid).unwrap_or(verified)
+        for token in rewritten(token) {
+            match self.verify(&token) {
+                Verified::Valid { claims, .. } => return Verified::Valid { claims, is_usual: false },
+                // Other keys may be fetched, by which it is valid.
+                unknown @ (Verified::KeyUnknown | Verified::WithoutKeys) => verified = unknown,
+                _ => {}
+            }
+        }
+        verified
     }
 
     /// Verifies a token.
