@@ -56,8 +56,8 @@ pub fn from_client(headers: &mut HeaderMap) {
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
-/// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and the two that
-/// Symfony takes for `Authorization`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
+/// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and those that
+/// Symfony makes `Authorization` of. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
 /// proxies remove them. Those received over HTTP/2 are prepared [as such](from_http2) first.
 pub fn from_described(headers: &mut HeaderMap) {
     for name in named(headers, is_hop_by_hop) {
@@ -66,7 +66,11 @@ pub fn from_described(headers: &mut HeaderMap) {
     for name in named(headers, is_misread) {
         let other = read_as(&name);
         if let Entry::Occupied(field) = headers.entry(name) {
-            let lines: Vec<_> = field.remove_entry_mult().1.collect();
+            let mut lines: Vec<_> = field.remove_entry_mult().1.collect();
+            if other == AUTHORIZATION {
+                // Symfony encodes a user and a password, so this alone isn't the key.
+                lines.push(HeaderValue::from_static(""));
+            }
             for line in lines {
                 headers.append(other.clone(), line);
             }
@@ -81,11 +85,11 @@ fn is_misread(name: &str) -> bool {
 
 /// Returns the name of the field that servers may take a field for.
 fn read_as(name: &HeaderName) -> HeaderName {
-    if name.as_str().starts_with("php-auth-") {
-        return AUTHORIZATION;
-    }
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     let plain: Vec<u8> = name.as_str().bytes().map(plain).collect();
+    if plain.starts_with(b"php-auth-") {
+        return AUTHORIZATION;
+    }
     let end = plain.iter().rposition(|byte| *byte != b'-').map_or(plain.len(), |last| last + 1);
     HeaderName::from_bytes(&plain[..end]).expect("letters, digits and hyphens are a name")
 }

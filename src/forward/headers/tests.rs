@@ -55,9 +55,11 @@ fn fields_of_a_described_request_become_lines_of_those_that_servers_take_them_fo
         from_described(&mut headers);
         assert_eq!(headers, map(&[("x-api-key", "k1"), ("x-api-key", "k2")]), "{name}");
     }
-    let mut headers = map(&[("-", "k1"), ("php-auth-user", "k2")]);
-    from_described(&mut headers);
-    assert_eq!(headers, map(&[("-", "k1"), ("authorization", "k2")]));
+    for name in ["php-auth-user", "php_auth_user", "php-auth_digest"] {
+        let mut headers = map(&[("-", "k1"), (name, "k2")]);
+        from_described(&mut headers);
+        assert_eq!(headers, map(&[("-", "k1"), ("authorization", "k2"), ("authorization", "")]), "{name}");
+    }
 }
 
 #[test]
