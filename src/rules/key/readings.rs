@@ -182,6 +182,14 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     let is_padding =
         |byte: &u8| matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace();
     let has_room_for = |byte: u8| matches!(byte, b'_' | b'.' | b'[' | b' ');
+    if name.contains(&b'[') {
+        // Rack and qs read a nested name in many forms, `[user][id]` and `user][id]`, and more may follow.
+        let is_between = |byte: &u8| is_padding(byte) || has_room_for(*byte);
+        let decoded: Vec<u8> = Decoded::form(sent).collect();
+        let mut words = decoded.split(is_between).filter(|word| !word.is_empty());
+        let mut wanted = name.split(is_between).filter(|word| !word.is_empty());
+        return wanted.all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)));
+    }
     let mut decoded = Decoded::form(sent).skip_while(is_padding);
     for wanted in name.iter().copied().skip_while(is_padding) {
         match decoded.next() {
@@ -190,7 +198,7 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
             _ => return false,
         }
     }
-    decoded.next().is_none_or(|byte| is_padding(&byte) || name.ends_with(b"]"))
+    decoded.next().is_none_or(|byte| is_padding(&byte))
 }
 
 #[cfg(test)]
@@ -221,7 +229,20 @@ mod tests {
         for sent in ["api-key", "api_keys", "api_ke", "xapi_key", "api%255fkey", ""] {
             assert!(!names_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
-        assert!(names_match(b"user%5Bname%5Dx", b"user[name]"));
+        for sent in [
+            "user%5Bname%5Dx",
+            "[user][name]",
+            "user][name]",
+            "user[name",
+            "user]name]",
+            "user[[name]]",
+            "user.name",
+        ] {
+            assert!(names_match(sent.as_bytes(), b"user[name]"), "{sent}");
+        }
+        for sent in ["user", "user[names]", "username", "name[user]"] {
+            assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
+        }
     }
 
     #[test]
