@@ -129,6 +129,31 @@ fn first_come_first_served_however_far_away_redis_is() {
     judge(PAUSE, || block_on(trial()));
 }
 
+/// It would hold up those behind it until there is room for all of it, and then be refused.
+#[test]
+fn who_is_refused_by_another_limit_takes_no_place() {
+    on_both_stores(async |limiter| {
+        let waits = Arc::new(Limit::new("waits", quota("2/500ms")).wait_at_most(Duration::from_secs(10)));
+        let refuses = limit("refuses", "1/h");
+        limiter.try_acquire(&[ask(&refuses, 1)]).await.unwrap();
+        limiter.try_acquire(&[ask(&refuses, 1)]).await.unwrap_err();
+        let since = Instant::now();
+        limiter.try_acquire(&[ask(&waits, 2)]).await.unwrap();
+        let waiter = begin(&limiter, vec![ask(&waits, 1)], None).await;
+        let both = [ask(&waits, 2), ask(&refuses, 1)];
+        let refused = limiter.acquire_within_waits(&both, Instant::now()).await;
+        within(since.elapsed(), 490 * MS, "refusing it")?;
+        let refused = limited(refused.unwrap_err());
+        assert!(refused.violated().eq(["refuses"]), "{refused:?}");
+        waiter.await.unwrap().unwrap();
+        // For one that waits for the other limit, too, there is a place.
+        let patient = begin(&limiter, both.to_vec(), None).await;
+        assert!(!patient.is_finished());
+        patient.abort();
+        Ok(())
+    });
+}
+
 #[test]
 fn who_does_not_wait_does_not_pass_those_who_do() {
     on_both_stores(async |limiter| {

@@ -328,7 +328,7 @@ impl Limiter {
     /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. Its charges are computed for this
     ///    (`charges_of`).
     /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins their queue, unless it would wait in
-    ///    vain: then it is refused (`queue_to_join`).
+    ///    vain, also for another limit: then it is refused (`queue_to_join`, `refuse_beside_queues`).
     /// 3. **Is a bucket known to be full?** What Redis refused lately, or filled to the last permit, is refused without asking
     ///    (`refuse_locally`).
     /// 4. **The store** charges all limits, or none if one of them has no room (`take_from_stores`).
@@ -351,6 +351,11 @@ impl Limiter {
         let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => {
                 let request = request();
+                if let Some(limited) = self.refuse_beside_queues(asks, now)
+                    && !(patience.outlasts(&limited) && self.hope(&request, &limited).is_some())
+                {
+                    return Err(Refusal::Limited(limited));
+                }
                 let answer = Box::pin(self.wait(&request, &awaited, None)).await;
                 (request, answer)
             }

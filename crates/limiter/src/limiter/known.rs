@@ -65,18 +65,35 @@ impl Limiter {
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
+        // Several are charged together by the store in this process, and then each is told.
+        let is_told = |own: &&ChargedAsk<'_>| {
+            asked.len() == 1 || !matches!(&**self.store_of(own.scope), Store::Memory(_))
+        };
+        self.refused(asked.iter().filter(is_told), now)
+    }
+
+    /// Refuses a request that others wait ahead of, if a limit that nobody waits for surely refuses it, as far as that is known.
+    pub(super) fn refuse_beside_queues(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
+        let asked = self.charges_of(asks).ok()?;
+        let is_free = |own: &&ChargedAsk<'_>| !self.waits.has_waiters(&own.charge.bucket);
+        self.refused(asked.iter().filter(is_free), now)
+    }
+
+    /// Returns how these charges are refused now, those of which that is known.
+    fn refused<'r>(
+        &self,
+        asked: impl Iterator<Item = &'r ChargedAsk<'r>>,
+        now: Instant,
+    ) -> Option<Box<Limited>> {
         let refused = |own: &ChargedAsk<'_>| match &**self.store_of(own.scope) {
-            // Several are charged together, and then each is told.
-            Store::Memory(store) if asked.len() == 1 => {
-                Some((store.refuse(&own.charge, now.into_std())?, Origin::Store))
-            }
+            Store::Memory(store) => Some((store.refuse(&own.charge, now.into_std())?, Origin::Store)),
             Store::Redis(_) if !own.charge.shadow => {
                 Some((self.refusals.refused(&own.charge, own.costs(), now)?, Origin::LocalRefusal))
             }
-            _ => None,
+            Store::Redis(_) => None,
         };
         let mut standings = Standings::new();
-        for own in &asked {
+        for own in asked {
             refused(own).inspect(|(outcome, origin)| own.stand(*outcome, *origin, &mut standings));
         }
         (!standings.is_empty()).then(|| Box::new(Limited { standings }))
