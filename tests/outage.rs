@@ -22,7 +22,8 @@ fn policies(url: &str) -> String {
     policies_after(url, "50ms")
 }
 
-/// As [`policies`], and how long the store may take. A busy machine may take 50 ms for a request that is to be the store's.
+/// Returns the configuration of [`policies`] with this timeout of the store. A busy machine may take 50 ms for a request that
+/// the store is to decide.
 fn policies_after(url: &str, timeout: &str) -> String {
     let mut toml =
         format!("[store]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\ninstances = 2\n[server]\nworkers = 2\n");

@@ -12,7 +12,7 @@ use crate::{
     limit_all,
 };
 
-/// What the machine may keep a thread waiting for.
+/// The longest pause of a thread on a machine that can judge.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Asserts that a repeated request gets the same response as one on a new connection.

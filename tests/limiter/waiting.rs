@@ -91,7 +91,7 @@ fn first_come_first_served_whatever_the_cost() {
     });
 }
 
-/// When Redis refuses the first, the second still has no answer, and the third queues at once.
+/// Three requests queue in their order, though the third comes while the second still has no answer.
 #[test]
 fn first_come_first_served_however_far_away_redis_is() {
     let redis = Redis::start();

@@ -140,7 +140,7 @@ fn nothing_is_charged_twice_and_every_grant_is_charged_whatever_is_cut() {
     assert!((granted..=answers.len()).contains(&buckets), "{buckets} for {granted} of {}", answers.len());
 }
 
-/// What the machine may keep a thread waiting for.
+/// The longest pause of a thread on a machine that can judge.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many numbered buckets there are, and the most calls that have charged one of them.

@@ -247,6 +247,9 @@ fn one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) -> Result<(), Late> {
         let status = ask(&gateway, key);
         in_time(status == 200, || format!("{status}: {}", gateway.log()))?;
     }
+    let fresh = [(); 8].map(|()| ask(&gateway, "fresh"));
+    in_time(!fresh.contains(&503), || format!("a fresh key had no answer: {fresh:?}"))?;
+    assert_eq!(fresh, [200, 200, 200, 200, 200, 429, 429, 429], "{}", gateway.log());
     Ok(())
 }
 
