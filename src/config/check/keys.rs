@@ -34,6 +34,19 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Warns of the field `Host`, which a client may send beside another host in the request's target.
+    pub(super) fn warn_of_host_field(&mut self, key: &ValueList<KeyPart>) {
+        let is_host = |part: &KeyPart| matches!(part, KeyPart::Header(name) if name == "host");
+        for part in key.0.iter().filter(|part| is_host(part.get_ref())) {
+            let fault = Diagnostic::warning(
+                "clients may send this field beside another host in the target, and so evade the limit",
+            );
+            self.fault(
+                fault.at(&part.span(), "").help("use key = \"host\", which is the one that is forwarded"),
+            );
+        }
+    }
+
     /// Warns of `global` beside other parts, which doesn't make two limits of one.
     pub(super) fn warn_of_global_part(&mut self, key: &ValueList<KeyPart>) {
         let global = key.0.iter().find(|part| *part.get_ref() == KeyPart::Global).filter(|_| key.0.len() > 1);

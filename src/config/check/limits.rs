@@ -87,6 +87,7 @@ impl Check<'_, '_> {
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
         self.check_claims(&key);
         self.warn_of_stated_addresses(&key);
+        self.warn_of_host_field(&key);
         self.warn_of_global_part(&key);
         if limit.plain && limit.layout.is_none() {
             self.warn_of_plain_credentials(&key);
