@@ -5,6 +5,7 @@ mod cuts;
 mod errors;
 mod far;
 mod instances;
+mod leases;
 
 use std::{
     cell::RefCell,

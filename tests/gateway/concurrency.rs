@@ -11,7 +11,13 @@ use std::{
 
 use crate::{
     forward_all,
-    harness::{client::Client, gateway::Gateway, redis::Redis, wait_until, wire::WireUpstream},
+    harness::{
+        client::{Answer, Client},
+        gateway::Gateway,
+        redis::Redis,
+        wait_until,
+        wire::WireUpstream,
+    },
 };
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -41,14 +47,21 @@ fn in_halves() -> (WireUpstream, Sender<()>) {
     (upstream, go)
 }
 
-/// Sends a request that is admitted, and reads the first half of the answer.
-fn begin(gateway: &Gateway) -> Client {
+/// Sends a request, and if it is admitted reads the first half of the answer.
+fn try_to_begin(gateway: &Gateway) -> Result<Client, Answer> {
     let mut client = gateway.client();
     client.send(GET);
     let answer = client.head();
-    assert_eq!(answer.status, 200, "{answer:?}");
+    if answer.status != 200 {
+        return Err(answer);
+    }
     client.bytes(2);
-    client
+    Ok(client)
+}
+
+/// Sends a request that is admitted, and reads the first half of the answer.
+fn begin(gateway: &Gateway) -> Client {
+    try_to_begin(gateway).unwrap()
 }
 
 #[test]
@@ -158,4 +171,40 @@ fn the_leases_of_a_gateway_that_dies_expire() {
     });
     assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
     drop(running);
+}
+
+#[test]
+fn requests_that_end_while_redis_stands_still_leave_their_places_to_others() {
+    const PLACES: u32 = 4;
+    for until_it_is_noticed in [false, true] {
+        let redis = Redis::start();
+        let (upstream, go) = in_halves();
+        let store = redis.store().replace("5s", "200ms");
+        let toml = at_most(PLACES, &upstream.url(), &store, "1h");
+        let gateway = Gateway::start(&toml.replace("lease =", "on_failure = \"deny\"\nlease ="));
+        let mut running = Vec::new();
+        wait_until("all places are taken", || {
+            running.extend(try_to_begin(&gateway));
+            running.len() == PLACES as usize
+        });
+        redis.pause();
+        // What comes now is asked of Redis, which may grant it when it goes on.
+        assert_eq!([(); 2].map(|()| gateway.get("/").status), [503, 503]);
+        if until_it_is_noticed {
+            wait_until("it is noticed", || {
+                gateway.get("/");
+                gateway.log().contains("the store fails")
+            });
+        }
+        running.iter().for_each(|_| go.send(()).unwrap());
+        running.iter_mut().for_each(|client| drop(client.bytes(2)));
+        // By the time at which this has failed, the releases have.
+        assert_eq!(gateway.get("/").status, 503);
+        redis.resume();
+        drop(running);
+        wait_until("all places are free", || {
+            let again: Vec<_> = (0..=PLACES).map_while(|_| try_to_begin(&gateway).ok()).collect();
+            again.len() == PLACES as usize
+        });
+    }
 }

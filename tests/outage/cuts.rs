@@ -31,7 +31,7 @@ fn behind(cut: &Cut, limit: &str) -> Gateway {
     one_limit(&format!("[store]\nurl = \"{}\"\ntimeout = \"200ms\"", cut.url()), limit)
 }
 
-const FAULTS: [Fault; 8] = [
+pub(crate) const FAULTS: [Fault; 8] = [
     Fault::Refuse,
     Fault::Reset,
     Fault::ResetAfter(0),

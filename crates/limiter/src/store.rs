@@ -734,7 +734,7 @@ impl Store {
         self.send(Operation::On { bucket, quota, act: Act::Renew(id) });
     }
 
-    /// Ends a lease, without waiting for it. A store that can't answer now lets it end by itself.
+    /// Ends a lease, without waiting for it. Redis is asked until it answers.
     ///
     /// # Examples
     ///

@@ -285,7 +285,8 @@ impl Limiter {
         self.waits.end();
     }
 
-    /// Waits until the store has done, or given up, all operations that were sent without waiting.
+    /// Waits until the store has done, or given up, all operations that were sent without waiting. It repeats the release of a lease
+    /// for as long as Redis doesn't answer, so give the wait a timeout.
     ///
     /// # Examples
     ///

@@ -21,6 +21,7 @@ mod node;
 pub(crate) mod overrides;
 pub mod password;
 mod redisson;
+mod releases;
 mod replicas;
 mod round_trip;
 mod self_test;
@@ -186,7 +187,7 @@ impl RedisStore {
         match &self.place {
             Topology::One(node) => node.operate(LANE, operation, deadline)?.await,
             // On the heap, to keep the way through the other place small.
-            Topology::Cluster(cluster) => Box::pin(cluster.operate(operation, deadline)).await,
+            Topology::Cluster(cluster) => Box::pin(cluster.operate(&operation, deadline)).await,
         }
     }
 
@@ -195,7 +196,7 @@ impl RedisStore {
         self.round_trip.send_by(deadline)
     }
 
-    /// Does an operation in the next call of this thread, if the server can be reached now.
+    /// Does an operation in the next call of this thread, if the server can be reached now. A release is done once it can.
     pub(crate) fn send(&self, operation: Operation) {
         match &self.place {
             Topology::One(node) => node.send(LANE, operation),

@@ -575,6 +575,24 @@ impl Call {
         })
     }
 
+    /// Returns the leases that it may have granted, if its answer is unknown.
+    pub(crate) fn leases_at_most(&self) -> impl Iterator<Item = Lease> {
+        let mut leased = vec![0_u64; self.buckets.len()];
+        let groups = self.steps.iter().filter_map(|step| match step {
+            CallStep::Group { asked, count } => Some((asked, *count as i64)),
+            CallStep::On(..) => None,
+        });
+        let costs = groups.flat_map(|(asked, count)| {
+            asked.iter().map(move |(place, cost, _)| (*place, cost.max(&0).saturating_mul(count)))
+        });
+        costs.flat_map(move |(place, cost)| {
+            let leased = &mut leased[self.buckets[place].key];
+            let before = *leased;
+            *leased = before.saturating_add(cost as u64);
+            self.leases(place, cost, 0, before)
+        })
+    }
+
     /// Returns the leases of the `turn`-th request of a group, whose bucket had leased so many to earlier groups. There are none
     /// unless the bucket counts requests in flight.
     fn leases(&self, place: usize, cost: i64, turn: u64, leased: u64) -> impl Iterator<Item = Lease> {

@@ -41,6 +41,7 @@ use super::{
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
     node::Link,
+    releases::Releases,
     round_trip::CALLS_MOST,
     slots::is_redirection,
 };
@@ -84,6 +85,7 @@ pub(super) struct Batcher {
     pub(super) silence: Silence,
     queue: Mutex<Queue>,
     calls: Semaphore,
+    pub(super) releases: Releases,
     /// It has looked for the primary lately.
     looks: AtomicBool,
     /// The first connection was made, or tried.
@@ -194,7 +196,7 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config(), Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (timeouts, silence, queue, looks, begun, wake) = Default::default();
+        let (timeouts, silence, queue, releases, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
         let kept = deadlines.clone();
         let keeper = runtime.spawn(async move { kept.keep().await }).abort_handle();
@@ -208,6 +210,7 @@ impl Batcher {
                 silence,
                 queue,
                 calls,
+                releases,
                 looks,
                 begun,
                 wake,
@@ -226,7 +229,7 @@ impl Batcher {
     /// Returns true if no operation waits and no call is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let queue = self.queue.lock();
-        queue.waiting == 0 && queue.lanes.values().all(|list| list.calls == 0)
+        queue.waiting == 0 && queue.lanes.values().all(|list| list.calls == 0) && self.releases.are_done()
     }
 
     pub(super) fn connection(&self) -> Arc<Connection> {
@@ -295,7 +298,8 @@ impl Batcher {
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
-        let number = self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
+        let waiting = Waiting { operation, answer: Some(answer) };
+        let number = self.enqueue(lane, waiting).map_err(|_| StoreError::Overloaded)?;
         let mut awaited = AwaitedReply { batcher: self, deadlines, lane, receiver };
         Ok(async move {
             let AwaitedReply { batcher, deadlines, receiver, .. } = &mut awaited;
@@ -359,17 +363,31 @@ impl Batcher {
         });
     }
 
-    /// Does an operation in the lane's next call. What doesn't fit any more is forgotten, as if the server
-    /// were away.
+    /// Does an operation in the lane's next call, unless the server is away or too many wait.
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
-        let _ = self.enqueue(lane, Waiting { operation, answer: None });
+        if self.link.breaker.is_open() {
+            self.note_undone(operation);
+        } else if let Err(waiting) = self.enqueue(lane, Waiting { operation, answer: None }) {
+            self.note_undone(waiting.operation);
+        }
+    }
+
+    /// Notes that an operation, for whose reply nobody waits, may not have been done. A release is repeated, and all others
+    /// are forgotten.
+    pub(super) fn note_undone(self: &Arc<Self>, operation: Operation) {
+        if let Operation::On { bucket, quota, act: Act::Release(id) } = operation {
+            self.releases.add([Lease { bucket, quota, id }], self);
+        }
     }
 
     /// Has an operation wait in the lane, and returns its number.
-    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<u64, StoreError> {
+    ///
+    /// # Errors
+    /// Too many wait.
+    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<u64, Box<Waiting>> {
         let mut queue = self.queue.lock();
         if queue.waiting >= WAITING_MOST {
-            return Err(StoreError::Overloaded);
+            return Err(Box::new(waiting));
         }
         queue.waiting += 1;
         let list = queue.lanes.entry(lane).or_default();
@@ -515,8 +533,11 @@ impl Batcher {
             Err(error) => {
                 let (cause, requests) = (describe(&error), batch.len());
                 tracing::debug!(cause, requests, "a call to the store failed");
-                for answer in batch.into_iter().filter_map(|waiting| waiting.answer) {
-                    let _ = answer.send(Err(error.clone()));
+                for Waiting { operation, answer } in batch {
+                    match answer {
+                        Some(answer) => drop(answer.send(Err(error.clone()))),
+                        None => self.note_undone(operation),
+                    }
                 }
                 return;
             }
@@ -531,14 +552,22 @@ impl Batcher {
         }
     }
 
-    /// Returns the error of a call. If its reply is known but doesn't count, the leases in it are ended, since nobody will
-    /// use them.
-    fn forgo(self: &Arc<Self>, lane: Lane, call: &Call, failed: FailedCall) -> StoreError {
-        let replies = failed.reply.and_then(|reply| call.decode(&reply));
-        for reply in replies.into_iter().flat_map(|(_, replies)| replies).flatten() {
-            self.give_back(lane, reply);
+    /// Returns the error of a call. The leases that it has granted, or may have, are ended, since nobody will use them.
+    fn forgo(
+        self: &Arc<Self>,
+        lane: Lane,
+        call: &Call,
+        FailedCall { error, reply }: FailedCall,
+    ) -> StoreError {
+        let nothing_ran = reply.is_none() && matches!(error, StoreError::Answer(_));
+        match reply.and_then(|reply| call.decode(&reply)) {
+            Some((_, replies)) => {
+                replies.into_iter().flatten().for_each(|reply| self.give_back(lane, reply));
+            }
+            None if nothing_ran => {}
+            None => self.releases.add(call.leases_at_most(), self),
         }
-        failed.error
+        error
     }
 
     /// Ends the leases that a reply has granted.

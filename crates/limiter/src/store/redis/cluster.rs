@@ -140,7 +140,11 @@ impl Cluster {
     }
 
     /// Does an operation on buckets of one slot.
-    pub(super) async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
+    pub(super) async fn operate(
+        &self,
+        operation: &Operation,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         let slot = slot_of(operation.bucket());
         self.visit(slot, deadline, |node, manner| {
             let operation = operation.clone();
@@ -151,17 +155,22 @@ impl Cluster {
 
     /// Does an operation on buckets of one slot, if its node can be reached now.
     pub(super) fn send(&self, operation: Operation) {
-        let map = self.map.load();
-        let Some(node) = map.owner(slot_of(operation.bucket())) else { return };
-        if let Some(cluster) = self.me.upgrade().filter(|_| !node.link.breaker.is_open()) {
-            let deadline = Instant::now() + self.round_trip.timeout();
-            let Some(batcher) = node.any_batcher() else { return };
-            let sent = self.sent.clone();
-            batcher.runtime.spawn(async move {
-                let _ = cluster.operate(operation, deadline).await;
-                drop(sent);
-            });
+        let owner = self.map.load().owner(slot_of(operation.bucket())).cloned();
+        // A slot without an owner may have one again when a release is repeated.
+        let Some(node) = owner.or_else(|| self.nodes.lock().values().next().cloned()) else { return };
+        let (Some(cluster), Some(batcher)) = (self.me.upgrade(), node.any_batcher()) else { return };
+        if node.link.breaker.is_open() {
+            batcher.note_undone(operation);
+            return;
         }
+        let deadline = Instant::now() + self.round_trip.timeout();
+        let sent = self.sent.clone();
+        batcher.clone().runtime.spawn(async move {
+            if cluster.operate(&operation, deadline).await.is_err() {
+                batcher.note_undone(operation);
+            }
+            drop(sent);
+        });
     }
 
     /// Returns true if no operation waits or is in flight on any thread.

@@ -275,9 +275,12 @@ fn builder(mut config: Config) -> Builder {
 pub(super) fn failure(error: Error) -> StoreError {
     match error.kind() {
         ErrorKind::Timeout => StoreError::Timeout,
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Tls | ErrorKind::Sentinel => {
-            StoreError::Connection(error)
-        }
+        ErrorKind::IO
+        | ErrorKind::Protocol
+        | ErrorKind::Canceled
+        | ErrorKind::Routing
+        | ErrorKind::Tls
+        | ErrorKind::Sentinel => StoreError::Connection(error),
         // A client whose task has ended says so. (A server's ERR is of the same kind.)
         ErrorKind::Unknown if error.details().contains("send command to router") => {
             StoreError::Connection(error)

@@ -25,7 +25,7 @@ use crate::{metrics::Histogram, store::script::Call};
 
 use self::probe::{Probing, probe};
 use super::{
-    Operation, Reply, StoreError,
+    LANE, Operation, Reply, StoreError,
     batcher::{Batcher, Lane, Manner},
     breaker::Breaker,
     call,
@@ -157,7 +157,7 @@ impl Node {
 
     /// Does an operation in the next call of a usable batcher, if the server can be reached now.
     pub(super) fn send(&self, lane: Lane, operation: Operation) {
-        if let Some(batcher) = self.any_batcher().filter(|_| !self.link.breaker.is_open()) {
+        if let Some(batcher) = self.any_batcher() {
             batcher.send(lane, operation);
         }
     }
@@ -322,6 +322,14 @@ impl Link {
         let batchers = self.batchers();
         let is_connected = batchers.iter().any(|batcher| batcher.is_connected());
         !self.breaker.is_open() && (is_connected || batchers.is_empty())
+    }
+
+    /// Does an operation in the next call of this batcher, or of the node of its cluster that has the bucket.
+    pub(super) fn send(&self, batcher: &Arc<Batcher>, operation: Operation) {
+        match self.cluster.upgrade() {
+            Some(cluster) => cluster.send(operation),
+            None => batcher.send(LANE, operation),
+        }
     }
 
     pub(super) fn is_in_cluster(&self) -> bool {

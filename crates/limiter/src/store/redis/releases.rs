@@ -1,0 +1,74 @@
+//! Releases of leases that the server hasn't confirmed.
+//!
+//! A lease that nobody releases is in use until it ends by itself, so without these an outage would leave a limit as full as
+//! requests ended in it. A release names its lease and may be done twice: it is sent until it is answered. So are those of all leases
+//! that a call may have granted whose answer wasn't read.
+//!
+//! They go by the thread's own connection, so that a server which stood still does what they are about before them.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use super::{Act, Lease, Operation, batcher::Batcher};
+
+/// Leases of a thread that are kept here. What is more ends by itself.
+const LEASES_MOST: usize = 65_536;
+/// The time between attempts.
+const REPEAT_EVERY: Duration = Duration::from_millis(100);
+/// Releases in an attempt, which leave room for requests among what waits.
+const REPEATED_MOST: usize = 1_024;
+
+/// The leases of a thread that are still to be released.
+#[derive(Default)]
+pub(super) struct Releases(Mutex<Unreleased>);
+
+#[derive(Default)]
+struct Unreleased {
+    leases: VecDeque<Lease>,
+    /// A task repeats their releases.
+    is_repeated: bool,
+}
+
+impl Releases {
+    /// Returns true if none is left.
+    pub(super) fn are_done(&self) -> bool {
+        !self.0.lock().is_repeated
+    }
+
+    /// Has leases released later.
+    pub(super) fn add(&self, leases: impl IntoIterator<Item = Lease>, batcher: &Arc<Batcher>) {
+        let mut unreleased = self.0.lock();
+        let room = LEASES_MOST - unreleased.leases.len();
+        unreleased.leases.extend(leases.into_iter().take(room));
+        if !unreleased.leases.is_empty() && !unreleased.is_repeated {
+            unreleased.is_repeated = true;
+            batcher.runtime.spawn(repeat(batcher.clone()));
+        }
+    }
+
+    /// Returns the leases whose turn it is. If there are none, the task that asks ends.
+    fn next(&self) -> Vec<Lease> {
+        let mut unreleased = self.0.lock();
+        let count = unreleased.leases.len().min(REPEATED_MOST);
+        unreleased.is_repeated = count > 0;
+        unreleased.leases.drain(..count).collect()
+    }
+}
+
+/// Sends releases again until none is left: those that fail are added anew. Ends with the store, which outlives a node of a
+/// Cluster.
+async fn repeat(batcher: Arc<Batcher>) {
+    loop {
+        sleep(REPEAT_EVERY).await;
+        let has_store = batcher.link.is_in_cluster() || Arc::strong_count(&batcher) > 1;
+        let leases = batcher.releases.next();
+        if leases.is_empty() || !has_store {
+            return;
+        }
+        for Lease { bucket, quota, id } in leases {
+            batcher.link.send(&batcher, Operation::On { bucket, quota, act: Act::Release(id) });
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Leases of requests that end while Redis is away: none is taken for longer than Redis is.
+
+use std::time::Duration;
+
+use tokio::{
+    runtime::Runtime,
+    time::{Instant, sleep},
+};
+use tollgate_limiter::{
+    Algorithm, Quota, Rate, StoreError,
+    store::{Charge, Lease, Store},
+};
+
+use crate::{
+    harness::{
+        PATIENCE,
+        cut::{Cut, Fault},
+        open_store_within,
+        redis::{Redis, cluster::Cluster},
+        wait_until,
+    },
+    outage::cuts::FAULTS,
+};
+
+/// Longer than any test.
+const LEASE: Duration = Duration::from_secs(3_600);
+
+/// A charge on nine leases.
+fn two_of_nine() -> Charge {
+    let rate = Rate { permits: 9, window_us: LEASE.as_micros() as u64 };
+    let quota = Quota::new(Algorithm::Concurrency, rate);
+    Charge { bucket: "t:l:cc:{a}".into(), quota, cost: 2, shadow: false }
+}
+
+async fn take(store: &Store) -> Result<Vec<Lease>, StoreError> {
+    let taken = store.take(&[two_of_nine()], Instant::now() + Duration::from_millis(100)).await;
+    taken.map(|decision| decision.leases)
+}
+
+async fn wait_until_none_is_taken(store: &Store) {
+    let since = Instant::now();
+    loop {
+        let Charge { bucket, quota, .. } = two_of_nine();
+        let usage = store.peek(bucket, quota, 1, Instant::now() + Duration::from_secs(1)).await;
+        if usage.as_ref().is_ok_and(|usage| usage.used == 0) {
+            return;
+        }
+        assert!(since.elapsed() < PATIENCE, "waited in vain until no lease is taken: {usage:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn leases_end_once_the_store_answers_again_however_connections_broke() {
+    for fault in FAULTS {
+        let redis = Redis::start();
+        let cut = Cut::before(redis.port());
+        let store = open_store_within(&cut.url(), "100ms");
+        Runtime::new().unwrap().block_on(async {
+            store.warm_up().await.unwrap();
+            let held = take(&store).await.unwrap();
+            assert_eq!(held.len(), 2);
+            cut.set(fault);
+            // One ends in a call that fails, the other one when nothing is asked any more.
+            store.release(&held[0]);
+            for _ in 0..5 {
+                if let Ok(leases) = take(&store).await {
+                    leases.iter().for_each(|lease| store.release(lease));
+                }
+            }
+            store.release(&held[1]);
+            cut.set(Fault::None);
+            wait_until_none_is_taken(&store).await;
+            assert_eq!(redis.command(&["ZCARD", "t:l:cc:{a}"]), "0", "{fault:?}");
+        });
+    }
+}
+
+#[test]
+fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
+    let mut cluster = Cluster::start();
+    let store = open_store_within(&cluster.url(), "100ms");
+    let owner = cluster.owner("t:l:cc:{a}");
+    Runtime::new().unwrap().block_on(async {
+        store.warm_up().await.unwrap();
+        let held = take(&store).await.unwrap();
+        wait_until("the replica has the leases", || cluster.nodes[owner].command(&["WAIT", "1", "0"]) == "1");
+        cluster.nodes[owner].kill();
+        held.iter().for_each(|lease| store.release(lease));
+        wait_until("the replica serves", || cluster.nodes[owner + 3].info("role") == "master");
+        wait_until_none_is_taken(&store).await;
+    });
+}
