@@ -444,7 +444,7 @@ impl Batcher {
 
     /// Logs what the server says of a call, and looks for another primary if the server isn't one.
     fn note_trouble(self: &Arc<Self>, error: &StoreError) {
-        let in_cluster = self.link.is_in_cluster();
+        let in_cluster = self.link.cluster().is_some();
         match error {
             StoreError::Answer(error) if !is_redirection(error) => {
                 self.link.trouble.say_error(error);

@@ -25,7 +25,7 @@ use crate::{metrics::Histogram, store::script::Call};
 
 use self::probe::{Probing, probe};
 use super::{
-    LANE, Operation, Reply, StoreError,
+    Operation, Reply, StoreError,
     batcher::{Batcher, Lane, Manner},
     breaker::Breaker,
     call,
@@ -324,16 +324,9 @@ impl Link {
         !self.breaker.is_open() && (is_connected || batchers.is_empty())
     }
 
-    /// Does an operation in the next call of this batcher, or of the node of its cluster that has the bucket.
-    pub(super) fn send(&self, batcher: &Arc<Batcher>, operation: Operation) {
-        match self.cluster.upgrade() {
-            Some(cluster) => cluster.send(operation),
-            None => batcher.send(LANE, operation),
-        }
-    }
-
-    pub(super) fn is_in_cluster(&self) -> bool {
-        self.cluster.strong_count() > 0
+    /// Returns the cluster of the node.
+    pub(super) fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.upgrade()
     }
 
     /// Returns the batchers of all threads whose runtimes run.
@@ -345,7 +338,7 @@ impl Link {
     /// Logs, once, which rights the server's user lacks.
     async fn test(&self, connection: &Connection) {
         let others: &[_] =
-            match (self.is_in_cluster(), self.replicas.get(), self.config().server.is_sentinel()) {
+            match (self.cluster().is_some(), self.replicas.get(), self.config().server.is_sentinel()) {
                 (true, ..) => &["CLUSTER SLOTS", "ASKING"],
                 (_, Some(_), _) => &["ROLE", "WAIT 0 0"],
                 (.., true) => &["ROLE"],
@@ -391,7 +384,7 @@ impl Link {
 
     /// Another node may have taken this one's place.
     fn ask_cluster(&self) {
-        if let Some(cluster) = self.cluster.upgrade() {
+        if let Some(cluster) = self.cluster() {
             cluster.refresh_soon();
         }
     }

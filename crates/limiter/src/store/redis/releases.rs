@@ -11,7 +11,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::{Act, Lease, Operation, batcher::Batcher};
+use super::{Act, LANE, Lease, Operation, batcher::Batcher};
 
 /// Leases of a thread that are kept here. What is more ends by itself.
 const LEASES_MOST: usize = 65_536;
@@ -62,13 +62,18 @@ impl Releases {
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
         sleep(REPEAT_EVERY).await;
-        let has_store = batcher.link.is_in_cluster() || Arc::strong_count(&batcher) > 1;
+        let cluster = batcher.link.cluster();
+        let has_store = cluster.is_some() || Arc::strong_count(&batcher) > 1;
         let leases = batcher.releases.next();
         if leases.is_empty() || !has_store {
             return;
         }
         for Lease { bucket, quota, id } in leases {
-            batcher.link.send(&batcher, Operation::On { bucket, quota, act: Act::Release(id) });
+            let release = Operation::On { bucket, quota, act: Act::Release(id) };
+            match &cluster {
+                Some(cluster) => cluster.send(release),
+                None => batcher.send(LANE, release),
+            }
         }
     }
 }
