@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the declared Rust version, each feature alone, that the documentation of each crate builds without warnings, and that each crate builds from its
-# package.
+# Checks the declared Rust version, each feature alone, each crate without the others, that the documentation of each crate builds without
+# warnings, and that each crate builds from its package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,12 @@ metadata 'for package in packages:
         print(package["name"], feature)' | while read -r package feature; do
     echo "==> cargo check $package, ${feature:-no feature}"
     cargo check --quiet --locked --package "$package" --no-default-features --features "$feature" </dev/null
+done
+
+# Each crate by itself, as the documents have examples run: what another crate of the workspace asks for isn't there.
+metadata 'for package in packages: print(package["name"])' | while read -r package; do
+    echo "==> cargo check $package, all targets and features"
+    cargo check --quiet --locked --package "$package" --all-features --all-targets </dev/null
 done
 
 echo "==> cargo doc"
