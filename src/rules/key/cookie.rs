@@ -12,7 +12,7 @@ const MOST_PAIRS: usize = 64;
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
-/// of quotes. Beside these are read: names that [match loosely](names_match), pairs that end at white space and
+/// of quotes. Beside these are read: names that [match loosely](is_name), pairs that end at white space and
 /// quotes with escapes (Python), a leading quote alone (npm's cookie), percent-decoded values (PHP, Rack, Express), and
 /// JSON (Express).
 pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>, TooManyReadings> {
@@ -30,7 +30,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain &=
-                !names_match(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
+                !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
@@ -42,6 +42,14 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         }
     }
     Ok(readings)
+}
+
+/// Returns true if some servers take the name of a cookie for the one that a limit reads: as any [name](names_match), and with a
+/// prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
+fn is_name(sent: &[u8], name: &[u8]) -> bool {
+    const PREFIXES: [&[u8]; 2] = [b"__Host-", b"__Secure-"];
+    let has_prefix = |prefix| sent.strip_prefix(prefix).is_some_and(|sent| names_match(sent, name));
+    names_match(sent, name) || PREFIXES.into_iter().any(has_prefix)
 }
 
 /// Returns true if a text contains a byte behind which some servers begin another pair: white space, or one that isn't
@@ -76,7 +84,7 @@ fn add_between_commas<'r>(
 ) -> Result<(), TooManyReadings> {
     for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
         if let Some(split) = pair.iter().position(|byte| *byte == b'=')
-            && names_match(&pair[..split], name)
+            && is_name(&pair[..split], name)
         {
             add_values(readings, &pair[split + 1..])?;
         }
@@ -102,7 +110,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             }
         }
         let is_named =
-            || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name));
+            || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
         let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
@@ -352,6 +360,8 @@ mod tests {
             (",sid=k1", &[None, Some("k1")]),
             ("a=b;, sid=k1", &[None, Some("k1")]),
             ("sid \u{a0}=k1", &[None, Some("k1")]),
+            ("sid=r; __Host-sid=k1", &[Some("r"), Some("k1")]),
+            ("__Secure-sid=k1", &[None, Some("k1")]),
             // Pairs
             ("a=1 sid=k1", &[None, Some("k1")]),
             ("sid=k1 x", &[Some("k1 x"), Some("k1")]),
