@@ -29,8 +29,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
                 sent.len() == split && is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
-            is_plain &=
-                !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
+            is_plain &= !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
@@ -109,8 +108,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
                 unspaced = behind_spaces(behind);
             }
         }
-        let is_named =
-            || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
+        let is_named = || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
         let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');

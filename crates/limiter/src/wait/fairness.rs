@@ -10,11 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::{algorithm::Quota, text};
+use crate::{
+    algorithm::{Algorithm, Quota},
+    text,
+};
 
 /// The number of shares that are kept, by the bucket's hash. Two buckets with one share pause a little longer.
 const CELLS: usize = 1024;
-/// The longest pause is this part of a window.
+/// The longest pause is this part of the time in which all permits of a bucket come back.
 const PAUSE_PART: u32 = 40;
 /// The longest pause, for any window.
 const PAUSE_MOST: Duration = Duration::from_millis(25);
@@ -76,7 +79,7 @@ impl Fairness {
     /// Returns how to ask for the next waiters.
     pub(super) fn pace(&mut self, bucket: &Bytes, quota: Quota, now: Instant) -> AskPace {
         let share = self.share(bucket);
-        let pause_most = PAUSE_MOST.min(window(quota) / PAUSE_PART);
+        let pause_most = PAUSE_MOST.min(refill(quota) / PAUSE_PART);
         let part = share.part_at(quota, now);
         let is_contended = share.contended_until.is_some_and(|until| now < until);
         AskPace {
@@ -101,6 +104,16 @@ fn window(quota: Quota) -> Duration {
     Duration::from_micros(quota.window_us)
 }
 
+/// Returns the time in which all permits of a full bucket come back. Room that isn't used for longer is lost.
+fn refill(quota: Quota) -> Duration {
+    match quota.algorithm {
+        Algorithm::Gcra { .. } => {
+            window(quota).mul_f64(f64::from(quota.capacity()) / f64::from(quota.permits.max(1)))
+        }
+        _ => window(quota),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +135,19 @@ mod tests {
         shares.lost(&bucket, quota, now);
         assert_eq!(shares.pace(&bucket, quota, now).permits, 2);
         assert_eq!(shares.pace(&bucket, quota, now + Duration::from_secs(4)).permits, u64::MAX);
+    }
+
+    /// The room of one permit can't accumulate, so a pause loses it.
+    #[test]
+    fn a_small_burst_is_asked_for_sooner() {
+        let rate = "10/1s".parse::<Rate>().unwrap();
+        let (bucket, now) = (Bytes::from_static(b"b"), Instant::now());
+        let pause = |burst| {
+            let quota = Quota::new(Algorithm::Gcra { burst }, rate);
+            let mut shares = Fairness::default();
+            shares.granted(&bucket, quota, 10, now);
+            shares.pace(&bucket, quota, now).pause
+        };
+        assert_eq!([pause(Some(1)), pause(None)], [2_500, 25_000].map(Duration::from_micros));
     }
 }
