@@ -154,6 +154,45 @@ fn who_is_refused_by_another_limit_takes_no_place() {
     });
 }
 
+/// Two places are all that one key of a limit without `wait` can use, however many requests ask for them.
+#[test]
+fn no_more_requests_wait_than_their_other_limit_serves_in_time() {
+    on_both_stores(async |limiter| {
+        let waits = Arc::new(Limit::new("waits", quota("2/500ms")).wait_at_most(Duration::from_secs(10)));
+        let few = limit("few", "2/h");
+        limiter.try_acquire(&[ask(&waits, 2)]).await.unwrap();
+        let both = vec![ask(&waits, 1), ask(&few, 1)];
+        let since = Instant::now();
+        let mut all = JoinSet::new();
+        for _ in 0..20 {
+            let (limiter, both) = (limiter.clone(), both.clone());
+            all.spawn(async move { limiter.acquire_within_waits(&both, Instant::now()).await });
+        }
+        for _ in 0..18 {
+            let refused = limited(all.join_next().await.unwrap().unwrap().unwrap_err());
+            assert!(refused.violated().eq(["few"]), "{refused:?}");
+        }
+        within(since.elapsed(), 490 * MS, "refusing those that would wait in vain")?;
+        for admitted in all.join_all().await {
+            admitted.unwrap();
+        }
+        // Permits that come back in time are waited for.
+        let soon = limit("soon", "1/100ms");
+        let both = vec![ask(&waits, 1), ask(&soon, 1)];
+        let mut all = JoinSet::new();
+        for _ in 0..9 {
+            let (limiter, both) = (limiter.clone(), both.clone());
+            all.spawn(async move { limiter.acquire_within_waits(&both, Instant::now()).await });
+        }
+        let since = Instant::now();
+        while limiter.waiting() < 9 {
+            in_time(since.elapsed() < 400 * MS, || format!("{} wait", limiter.waiting()))?;
+            sleep(MS).await;
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn who_does_not_wait_does_not_pass_those_who_do() {
     on_both_stores(async |limiter| {

@@ -328,7 +328,7 @@ impl Limiter {
     /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. Its charges are computed for this
     ///    (`charges_of`).
     /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins their queue, unless it would wait in
-    ///    vain, also for another limit: then it is refused (`queue_to_join`, `refuse_beside_queues`).
+    ///    vain, also for another limit: then it is refused (`queue_to_join`, `wait_in_line`).
     /// 3. **Is a bucket known to be full?** What Redis refused lately, or filled to the last permit, is refused without asking
     ///    (`refuse_locally`).
     /// 4. **The store** charges all limits, or none if one of them has no room (`take_from_stores`).
@@ -351,17 +351,17 @@ impl Limiter {
         let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => {
                 let request = request();
-                if let Some(limited) = self.refuse_beside_queues(asks, now)
-                    && !(patience.outlasts(&limited) && self.hope(&request, &limited).is_some())
-                {
-                    return Err(Refusal::Limited(limited));
-                }
-                let answer = Box::pin(self.wait(&request, &awaited, None)).await;
+                let answer = Box::pin(self.wait_in_line(&request, &awaited, None)).await;
                 (request, answer)
             }
             None => match self.decide_now(asks, now, now + self.timeout).await {
                 Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
-                    (request(), WaitResult::Elsewhere(limited))
+                    let request = request();
+                    let Some((awaited, free_at)) = self.hope(&request, &limited) else {
+                        return Err(Refusal::Limited(limited));
+                    };
+                    let answer = Box::pin(self.wait_in_line(&request, &awaited, Some(free_at))).await;
+                    (request, answer)
                 }
                 taken => return taken,
             },

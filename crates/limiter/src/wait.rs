@@ -9,10 +9,14 @@
 //! in case something was changed of which no message told. Where other gateways wait for the same bucket, all get equal
 //! shares ([`fairness`]).
 //!
+//! Other limits of a request must have room for it before it joins, beside what those that wait are to take of them
+//! ([`beside`]).
+//!
 //! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,
 //! as other gateways may, a waiter keeps its place; one of a smaller cost, asked for in the same call, may then
 //! be served before it. No task belongs to a queue: its waiters do what is to be done, wherever they run.
 
+mod beside;
 mod fairness;
 mod queue;
 mod renewed;
@@ -23,6 +27,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{Admission, Ask, Asks, Limit, Limited, Origin, Quota, Refusal, Scope, Standing, store::Outcome};
 
+pub(crate) use self::beside::HeldBeside;
 pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, WaiterId, Waits};
 pub use self::renewed::RateOfKey;
 
@@ -50,7 +55,12 @@ impl Patience {
 
     /// Returns true if a request that is refused so may wait at all.
     pub(crate) fn outlasts(self, limited: &Limited) -> bool {
-        matches!(self, Self::Until(_)) || limited.refusing().all(|standing| !standing.limit.wait.is_zero())
+        limited.refusing().all(|standing| self.is_for(&standing.limit))
+    }
+
+    /// Returns true if a request may wait for this limit.
+    pub(crate) fn is_for(self, limit: &Limit) -> bool {
+        matches!(self, Self::Until(_)) || !limit.wait.is_zero()
     }
 }
 

@@ -72,11 +72,18 @@ impl Limiter {
         self.refused(asked.iter().filter(is_told), now)
     }
 
-    /// Refuses a request that others wait ahead of, if a limit that nobody waits for surely refuses it, as far as that is known.
-    pub(super) fn refuse_beside_queues(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
+    /// Refuses a request that is to wait for a bucket, if it is known that a limit which nobody waits for refuses it.
+    pub(super) fn refuse_known_beside(
+        &self,
+        asks: &[Ask],
+        awaited: &Bytes,
+        now: Instant,
+    ) -> Option<Box<Limited>> {
         let asked = self.charges_of(asks).ok()?;
-        let is_free = |own: &&ChargedAsk<'_>| !self.waits.has_waiters(&own.charge.bucket);
-        self.refused(asked.iter().filter(is_free), now)
+        let is_other = |own: &&ChargedAsk<'_>| {
+            own.charge.bucket != *awaited && !self.waits.has_waiters(&own.charge.bucket)
+        };
+        self.refused(asked.iter().filter(is_other), now)
     }
 
     /// Returns how these charges are refused now, those of which that is known.

@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tokio::{select, task::yield_now, time::Instant};
 
 use crate::{
     Admission, Ask, Asks, Limit, Limited, Refusal,
     store::{Charge, Outcome, StoreError},
     wait::{
-        Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaiterId, WaitingRequest,
+        Awaited, HeldBeside, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaiterId,
+        WaitingRequest,
     },
 };
 
@@ -20,7 +22,7 @@ use super::{Limiter, failure::denial};
 const JITTER: Duration = Duration::from_millis(50);
 
 impl Limiter {
-    /// Returns the queue that a newcomer joins, if others wait there.
+    /// Returns the queue that a newcomer joins, if others wait there: of several, the one whose room is told for the latest.
     pub(super) fn queue_to_join(
         &self,
         asks: &[Ask],
@@ -32,8 +34,16 @@ impl Limiter {
         }
         self.refuse_what_never_fits(asks)?;
         let enforcing = asks.iter().filter(|ask| !ask.limit.shadows());
-        let mut awaited = enforcing.map(|ask| self.awaited(ask, patience.until(arrival, [&*ask.limit])));
-        Ok(awaited.find(|awaited| self.waits.has_waiters(&awaited.bucket)))
+        let awaited = enforcing.map(|ask| self.awaited(ask, patience.until(arrival, [&*ask.limit])));
+        let mut queues: SmallVec<[Awaited; 1]> =
+            awaited.filter(|awaited| self.waits.has_waiters(&awaited.bucket)).collect();
+        if queues.len() > 1 {
+            queues.sort_by_cached_key(|awaited| match self.waits.room_behind(awaited, None) {
+                RoomEstimate::At(free_at) => Some(free_at),
+                _ => None,
+            });
+        }
+        Ok(queues.pop())
     }
 
     /// Returns the bucket to wait for after a refusal, and the time of its room. `None` if the request would wait
@@ -89,6 +99,84 @@ impl Limiter {
         let (Charge { bucket, quota, .. }, scope) = self.charge(ask);
         let is_shared = self.is_shared(scope);
         Awaited { ask: ask.clone(), bucket, quota, scope, is_shared, until }
+    }
+
+    /// Waits in the queue of a bucket, as [`Self::wait`] does, unless another limit will refuse the request anyway: one that isn't
+    /// waited for and is known to be full, or has no room in time for all that wait elsewhere and count for it, too. Nor does it
+    /// wait there for what another limit refuses for longer.
+    pub(super) async fn wait_in_line(
+        self: &Arc<Self>,
+        request: &Arc<WaitingRequest>,
+        awaited: &Awaited,
+        free_at: Option<Instant>,
+    ) -> WaitResult {
+        let enforcing = request.asks.iter().filter(|ask| !ask.limit.shadows());
+        let others = enforcing.map(|ask| self.awaited(ask, awaited.until));
+        let held = self.waits.beside.hold(others.filter(|other| other.bucket != awaited.bucket));
+        if !held.buckets.is_empty()
+            && let Some(limited) = self.refuse_beside(request, awaited, &held, free_at).await
+        {
+            return WaitResult::Elsewhere(limited);
+        }
+        self.wait(request, awaited, free_at).await
+    }
+
+    async fn refuse_beside(
+        &self,
+        request: &WaitingRequest,
+        awaited: &Awaited,
+        held: &HeldBeside<'_>,
+        free_at: Option<Instant>,
+    ) -> Option<Box<Limited>> {
+        let now = Instant::now();
+        let free_at = free_at.unwrap_or_else(|| match self.waits.room_behind(awaited, None) {
+            RoomEstimate::At(free_at) => free_at,
+            _ => now,
+        });
+        if let Some(limited) = self.refuse_known_beside(&request.asks, &awaited.bucket, now) {
+            let delay = limited.delay_us().map(Duration::from_micros);
+            let is_later = delay.is_none_or(|delay| now + delay > free_at);
+            if is_later || !request.patience.outlasts(&limited) {
+                return Some(limited);
+            }
+        }
+        for (other, before) in &held.buckets {
+            if *before > 0 && !self.waits.has_waiters(&other.bucket) {
+                let refused = if request.patience.is_for(&other.ask.limit) {
+                    self.refuse_behind(other, 0, free_at).await
+                } else if let Some(until) = awaited.until {
+                    self.refuse_behind(other, *before, until).await
+                } else {
+                    None
+                };
+                if refused.is_some() {
+                    return refused;
+                }
+            }
+        }
+        None
+    }
+
+    /// Refuses a request if a bucket has no room for it by a time, behind others that are to take so many permits.
+    async fn refuse_behind(&self, awaited: &Awaited, before: u64, until: Instant) -> Option<Box<Limited>> {
+        let (quota, permits) = (awaited.quota, before + awaited.needs());
+        let excess = permits.saturating_sub(quota.capacity().into());
+        let delay_us = if excess > 0 && !quota.algorithm.is_changed_by_others() {
+            // Those ahead take all of it, and it comes back at its rate.
+            excess.saturating_mul(quota.window_us) / u64::from(quota.permits.max(1))
+        } else {
+            let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+            let remembered = self.refusals.remembered(&awaited.bucket, quota, permits);
+            let outcome =
+                if remembered.is_some() { remembered } else { self.look(awaited, permits).await.ok() };
+            outcome?.delay_us?
+        };
+        let now = Instant::now();
+        let free_at = now + Duration::from_micros(delay_us);
+        match awaited.refusal(None, Some(free_at), now) {
+            Refusal::Limited(limited) if delay_us > 0 && free_at > until => Some(limited),
+            _ => None,
+        }
     }
 
     /// Waits in the queue of a bucket, in which there will be room for the request at `free_at` if it is the first.

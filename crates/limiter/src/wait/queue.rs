@@ -30,6 +30,7 @@ use crate::{
 
 use super::{
     Awaited, WaitResult, WaitingRequest,
+    beside::BesideWaits,
     fairness::{AskPace, Fairness},
     renewed::Renewed,
 };
@@ -53,6 +54,7 @@ pub(crate) struct Waits {
     ended: watch::Sender<bool>,
     /// The rates of the last reload.
     pub(crate) renewed: Renewed,
+    pub(crate) beside: BesideWaits,
 }
 
 /// The end of a stay in a queue.
@@ -146,8 +148,8 @@ pub(crate) enum RoomEstimate {
 
 impl Default for Waits {
     fn default() -> Self {
-        let (queues, waiting, ended, renewed) = Default::default();
-        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended, renewed }
+        let (queues, waiting, ended, renewed, beside) = Default::default();
+        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended, renewed, beside }
     }
 }
 
