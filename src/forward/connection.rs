@@ -4,7 +4,10 @@ mod http1;
 mod observed;
 mod streams;
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use http_body::Body as _;
 use hyper::{
@@ -18,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::ServerUrl;
-use tollgate_http1::{Ahead, Stream as Io};
+use tollgate_http1::{Ahead, Stream as Io, head::FIELDS_MOST};
 
 pub(crate) use self::http1::Http1;
 
@@ -176,6 +179,11 @@ impl UpstreamConnection {
                 let sent =
                     request.take().into_iter().map(|request| sender.try_send_request(request.map(counted)));
                 let answered = sent.last().expect("it was there").await;
+                if answered.as_ref().is_ok_and(|answer| answer.headers().len() > FIELDS_MOST) {
+                    let cause =
+                        io::Error::new(io::ErrorKind::InvalidData, "the response has too many fields");
+                    return Err(Unanswered { cause: cause.into(), is_safe: false });
+                }
                 answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
                     let given_back = unsent.take_message().map(|request| request.map(|counted| counted.body));
                     let cause = unsent.into_error();

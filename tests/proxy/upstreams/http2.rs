@@ -12,7 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
-use hyper::{HeaderMap, Response, Version, body::Frame, server::conn::http2};
+use hyper::{
+    HeaderMap, Response, Version,
+    body::Frame,
+    header::{HeaderName, HeaderValue},
+    server::conn::http2,
+};
 use hyper_util::rt::TokioExecutor;
 use tokio::{net::TcpListener, sync::Semaphore};
 
@@ -50,6 +55,25 @@ fn a_request_is_written_as_http_2_has_it() {
     assert_eq!(request.headers["te"], "trailers");
     assert_eq!(gateway.ask("POST /\nContent-Length: 3\n\nabc").text(), "abc");
     assert_eq!(upstream.last().headers["content-length"], "3");
+}
+
+#[test]
+fn a_response_has_no_more_fields_than_one_of_http_1() {
+    let upstream = Upstream::speaking(cleartext_http2(), |request| async move {
+        // Beside `Date`.
+        let fields = request.uri().path()[1..].parse::<usize>().unwrap() - 1;
+        let mut response = Response::new(whole("ok"));
+        let fields = (0..fields).map(|number| format!("x-{number}").parse().unwrap());
+        response.headers_mut().extend(fields.map(|name: HeaderName| (name, HeaderValue::from_static("a"))));
+        response
+    });
+    let gateway = gateway(&upstream.url(), "");
+    assert_eq!(
+        [99, 101, 99, 300].map(|fields| gateway.get(&format!("/{fields}")).status),
+        [200, 502, 200, 502]
+    );
+    wait_until("the cause is told", || gateway.log().contains("the response has too many fields"));
+    assert_eq!(upstream.connections().len(), 1);
 }
 
 /// Answers on a signal.
