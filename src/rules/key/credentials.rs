@@ -61,12 +61,13 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             return Ok(());
         }
     }
-    // Passport looks for `Basic` before the first space and takes the word behind that, and Yii skips the byte behind `Basic`.
+    // Passport looks for `Basic` before the first space and takes the word behind that, Yii skips the byte behind `Basic`, and Sanic
+    // doesn't.
     let has_basic = |word: &&[u8]| word.windows(BASIC.len()).any(|part| part.eq_ignore_ascii_case(BASIC));
     let mut parts = sent.split(|byte| *byte == b' ');
     let second = parts.next().filter(has_basic).and_then(|_| parts.next());
     let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
-    for text in [second, behind].into_iter().flatten() {
+    for text in [second, behind, basic_at_once(sent)].into_iter().flatten() {
         add_only_with_password(readings, text.trim_ascii())?;
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
@@ -230,6 +231,9 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     if let Some((_, rest)) = behind_scheme(BASIC, sent) {
         add_basic(readings, rest)?;
     }
+    if let Some(rest) = basic_at_once(sent) {
+        add_only_with_password(readings, rest)?;
+    }
     // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind_scheme(BEARER, sent)
         && (skipped.is_ascii() || rest[0].is_ascii())
@@ -243,10 +247,20 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     Ok(())
 }
 
+/// Returns what follows `Basic` without a space. A byte that can't be base64 is one that is skipped.
+fn basic_at_once(sent: &[u8]) -> Option<&[u8]> {
+    directly_behind(BASIC, sent).filter(|rest| rest.first().is_some_and(u8::is_ascii_alphanumeric))
+}
+
+/// Returns what follows a scheme.
+fn directly_behind<'s>(scheme: &[u8], sent: &'s [u8]) -> Option<&'s [u8]> {
+    let (word, rest) = sent.split_at_checked(scheme.len())?;
+    word.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
 /// Returns the byte behind a scheme and what follows it, if there is anything.
 fn behind_scheme<'s>(scheme: &[u8], sent: &'s [u8]) -> Option<(&'s u8, &'s [u8])> {
-    let (word, rest) = sent.split_at_checked(scheme.len())?;
-    rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
+    directly_behind(scheme, sent)?.split_first().filter(|(_, rest)| !rest.is_empty())
 }
 
 /// Returns true if a word is `name=value`, and no token. A token may end with `=`, be in quotes, of which Rails drops one alone, too, or
@@ -420,6 +434,7 @@ mod tests {
             ("Basic: YTpi", &["Basic: YTpi", "Basic YTpi", "Bearer YTpi"]),
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
+            ("BasicYTpi", &["BasicYTpi", "Bearer BasicYTpi", "Basic Tpg6", "Basic YTpi"]),
             ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
             // Rails drops a quote alone, also behind padding.
@@ -475,6 +490,8 @@ mod tests {
             "BasicXYT pi!~",
             "BasicXYTpi =!~",
             "xBasic YTpi=!",
+            "BasicYT!pi",
+            "BasicY! T! p!i",
             "basic.\tYT!pi",
         ] {
             assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
