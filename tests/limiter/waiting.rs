@@ -193,6 +193,36 @@ fn no_more_requests_wait_than_their_other_limit_serves_in_time() {
     });
 }
 
+/// They may take its permits much later.
+#[test]
+fn who_waits_in_another_queue_takes_no_room() {
+    on_both_stores(async |limiter| {
+        let (shared, slow) = (limit("shared", "20/s"), limit("slow", "1/h"));
+        limiter.try_acquire(&[ask(&slow, 1)]).await.unwrap();
+        let mut waiting = JoinSet::new();
+        for _ in 0..60 {
+            let limiter = limiter.clone();
+            let asks = [ask(&shared, 1), ask(&slow, 1)];
+            waiting.spawn(async move { limiter.acquire(&asks, None).await });
+        }
+        let since = Instant::now();
+        while limiter.waiting() < 60 {
+            in_time(since.elapsed() < 5_000 * MS, || format!("{} wait", limiter.waiting()))?;
+            sleep(MS).await;
+        }
+        let fast = Arc::new(Limit::new("fast", quota("1/300ms")).wait_at_most(Duration::from_millis(900)));
+        let both = [ask(&shared, 1), ask(&fast, 1)];
+        limiter.try_acquire(&both).await.unwrap();
+        // Two, as the first in a queue asks nothing.
+        let served = tokio::join!(
+            limiter.acquire_within_waits(&both, Instant::now()),
+            limiter.acquire_within_waits(&both, Instant::now())
+        );
+        in_time(served.0.is_ok() && served.1.is_ok(), || format!("refused for another queue: {served:?}"))?;
+        Ok(())
+    });
+}
+
 #[test]
 fn who_does_not_wait_does_not_pass_those_who_do() {
     on_both_stores(async |limiter| {

@@ -9,7 +9,7 @@
 //! in case something was changed of which no message told. Where other gateways wait for the same bucket, all get equal
 //! shares ([`fairness`]).
 //!
-//! Other limits of a request must have room for it before it joins, beside what those that wait are to take of them
+//! Other limits of a request must have room for it before it joins, beside what those ahead in the queue are to take of them
 //! ([`beside`]).
 //!
 //! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,

@@ -102,8 +102,8 @@ impl Limiter {
     }
 
     /// Waits in the queue of a bucket, as [`Self::wait`] does, unless another limit will refuse the request anyway: one that isn't
-    /// waited for and is known to be full, or has no room in time for all that wait elsewhere and count for it, too. Nor does it
-    /// wait there for what another limit refuses for longer.
+    /// waited for and is known to be full, or has no room in time for all in the queue that count for it, too. Nor does it wait
+    /// there for what another limit refuses for longer.
     pub(super) async fn wait_in_line(
         self: &Arc<Self>,
         request: &Arc<WaitingRequest>,
@@ -112,7 +112,8 @@ impl Limiter {
     ) -> WaitResult {
         let enforcing = request.asks.iter().filter(|ask| !ask.limit.shadows());
         let others = enforcing.map(|ask| self.awaited(ask, awaited.until));
-        let held = self.waits.beside.hold(others.filter(|other| other.bucket != awaited.bucket));
+        let others = others.filter(|other| other.bucket != awaited.bucket);
+        let held = self.waits.beside.hold(&awaited.bucket, others);
         if !held.buckets.is_empty()
             && let Some(limited) = self.refuse_beside(request, awaited, &held, free_at).await
         {

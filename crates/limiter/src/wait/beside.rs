@@ -1,7 +1,7 @@
-//! Permits that waiting requests are to take of other buckets than the one that they wait for.
+//! Permits that the requests of a queue are to take of other buckets than the one that they wait for.
 //!
-//! A request that waits holds up those behind it, so one that another limit refuses in the end must not wait. For it, those that came
-//! before count as if they had these permits already.
+//! A request that waits holds up those behind it, so one that another limit refuses in the end must not wait. For it, those ahead of it
+//! in the queue count as if they had these permits already. Those in other queues don't: their turns may come much later.
 
 use std::collections::HashMap;
 
@@ -11,28 +11,30 @@ use smallvec::SmallVec;
 
 use super::Awaited;
 
-/// The permits that are held, by bucket. Without those that nobody holds.
+/// The permits that the requests of each queue are to take, by the queue's bucket and the other one. Without those that are 0.
 #[derive(Default)]
-pub(crate) struct BesideWaits(Mutex<HashMap<Bytes, u64>>);
+pub(crate) struct BesideWaits(Mutex<HashMap<(Bytes, Bytes), u64>>);
 
-/// The permits that a request holds for as long as this value lives.
+/// The permits that a request is to take beside those that it waits for. They are counted for as long as this value lives.
 pub(crate) struct HeldBeside<'w> {
     waits: &'w BesideWaits,
-    /// The other buckets, each with the permits that those before hold.
+    /// The bucket that is waited for.
+    queue: Bytes,
+    /// The other buckets, each with the permits that others in the queue are to take.
     pub(crate) buckets: SmallVec<[(Awaited, u64); 2]>,
 }
 
 impl BesideWaits {
-    /// Holds the permits of a request, one charge a bucket.
-    pub(crate) fn hold(&self, charges: impl Iterator<Item = Awaited>) -> HeldBeside<'_> {
+    /// Counts the permits of a request that is to join a queue.
+    pub(crate) fn hold(&self, queue: &Bytes, others: impl Iterator<Item = Awaited>) -> HeldBeside<'_> {
         let mut held = self.0.lock();
-        let buckets = charges.map(|awaited| {
-            let all = held.entry(awaited.bucket.clone()).or_default();
+        let buckets = others.map(|awaited| {
+            let all = held.entry((queue.clone(), awaited.bucket.clone())).or_default();
             let before = *all;
             *all += awaited.cost();
             (awaited, before)
         });
-        HeldBeside { waits: self, buckets: buckets.collect() }
+        HeldBeside { waits: self, queue: queue.clone(), buckets: buckets.collect() }
     }
 }
 
@@ -40,10 +42,11 @@ impl Drop for HeldBeside<'_> {
     fn drop(&mut self) {
         let mut held = self.waits.0.lock();
         for (awaited, _) in &self.buckets {
-            let Some(all) = held.get_mut(&awaited.bucket) else { continue };
+            let key = (self.queue.clone(), awaited.bucket.clone());
+            let Some(all) = held.get_mut(&key) else { continue };
             *all = all.saturating_sub(awaited.cost());
             if *all == 0 {
-                held.remove(&awaited.bucket);
+                held.remove(&key);
             }
         }
     }
