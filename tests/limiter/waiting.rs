@@ -11,7 +11,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
-use tollgate_limiter::{Admission, Algorithm, Ask, Limit, Limiter, OnFailure, Refusal};
+use tollgate_limiter::{Admission, Algorithm, Ask, Limit, Limiter, OnFailure, Quota, Refusal};
 
 use crate::{
     harness::{
@@ -190,6 +190,24 @@ fn no_more_requests_wait_than_their_other_limit_serves_in_time() {
             sleep(MS).await;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn who_waits_holds_no_place_among_those_in_flight() {
+    on_both_stores(async |limiter| {
+        let waits = Arc::new(Limit::new("waits", quota("3/300ms")).wait_at_most(Duration::from_secs(2)));
+        let in_flight = Arc::new(Limit::new("inflight", Quota::concurrency(3)));
+        limiter.try_acquire(&[ask(&waits, 3)]).await.unwrap();
+        let both = [ask(&waits, 1), ask(&in_flight, 1)];
+        let mut all = JoinSet::new();
+        for _ in 0..9 {
+            let (limiter, both) = (limiter.clone(), both.clone());
+            // Each ends as soon as it is admitted.
+            all.spawn(async move { limiter.acquire_within_waits(&both, Instant::now()).await.map(drop) });
+        }
+        let served = all.join_all().await;
+        in_time(served.iter().all(Result::is_ok), || format!("{served:?}"))
     });
 }
 

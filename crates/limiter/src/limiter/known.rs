@@ -81,7 +81,9 @@ impl Limiter {
     ) -> Option<Box<Limited>> {
         let asked = self.charges_of(asks).ok()?;
         let is_other = |own: &&ChargedAsk<'_>| {
-            own.charge.bucket != *awaited && !self.waits.has_waiters(&own.charge.bucket)
+            own.charge.bucket != *awaited
+                && own.charge.quota.algorithm != Algorithm::Concurrency
+                && !self.waits.has_waiters(&own.charge.bucket)
         };
         self.refused(asked.iter().filter(is_other), now)
     }

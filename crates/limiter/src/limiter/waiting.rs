@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::{select, task::yield_now, time::Instant};
 
 use crate::{
-    Admission, Ask, Asks, Limit, Limited, Refusal,
+    Admission, Algorithm, Ask, Asks, Limit, Limited, Refusal,
     store::{Charge, Outcome, StoreError},
     wait::{
         Awaited, HeldBeside, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaiterId,
@@ -112,7 +112,10 @@ impl Limiter {
     ) -> WaitResult {
         let enforcing = request.asks.iter().filter(|ask| !ask.limit.shadows());
         let others = enforcing.map(|ask| self.awaited(ask, awaited.until));
-        let others = others.filter(|other| other.bucket != awaited.bucket);
+        // Leases end with their requests: there is no telling how many will be free.
+        let others = others.filter(|other| {
+            other.bucket != awaited.bucket && other.quota.algorithm != Algorithm::Concurrency
+        });
         let held = self.waits.beside.hold(&awaited.bucket, others);
         if !held.buckets.is_empty()
             && let Some(limited) = self.refuse_beside(request, awaited, &held, free_at).await
