@@ -22,7 +22,7 @@ use super::{Limiter, failure::denial};
 const JITTER: Duration = Duration::from_millis(50);
 
 impl Limiter {
-    /// Returns the queue that a newcomer joins, if others wait there: of several, the one whose room is told for the latest.
+    /// Returns the queue that a newcomer joins, if others wait there: of several, the one with the latest room.
     pub(super) fn queue_to_join(
         &self,
         asks: &[Ask],
@@ -101,9 +101,9 @@ impl Limiter {
         Awaited { ask: ask.clone(), bucket, quota, scope, is_shared, until }
     }
 
-    /// Waits in the queue of a bucket, as [`Self::wait`] does, unless another limit will refuse the request anyway: one that isn't
-    /// waited for and is known to be full, or has no room in time for all in the queue that count for it, too. Nor does it wait
-    /// there for what another limit refuses for longer.
+    /// Waits in the queue of a bucket, if the request's other limits can serve it, too. If one without `wait` is known to be full,
+    /// or can't serve all in the queue before this request's deadline, the request is rejected. If one with `wait` refuses it for
+    /// longer than this queue takes, it waits there.
     pub(super) async fn wait_in_line(
         self: &Arc<Self>,
         request: &Arc<WaitingRequest>,

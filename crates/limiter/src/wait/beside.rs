@@ -1,4 +1,4 @@
-//! Permits that the requests of a queue are to take of other buckets than the one that they wait for.
+//! Permits that waiting requests will take from their other limits.
 //!
 //! A request that waits holds up those behind it, so one that another limit refuses in the end must not wait. For it, those ahead of it
 //! in the queue count as if they had these permits already. Those in other queues don't: their turns may come much later.
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::Awaited;
 
-/// The permits that the requests of each queue are to take, by the queue's bucket and the other one. Without those that are 0.
+/// The permits that the requests of each queue are to take, by the queue's bucket and the other one.
 #[derive(Default)]
 pub(crate) struct BesideWaits(Mutex<HashMap<(Bytes, Bytes), u64>>);
 

@@ -1,10 +1,11 @@
 //! Releases of leases that the server hasn't confirmed.
 //!
-//! A lease that nobody releases is in use until it ends by itself, so without these an outage would leave a limit as full as
-//! requests ended in it. A release names its lease and may be done twice: it is sent until it is answered. So are those of all leases
-//! that a call may have granted whose answer wasn't read.
+//! An unreleased lease takes up its limit until it ends by itself. If releases were lost in an outage, a limit could stay full after
+//! Redis is back. A release names its lease and may be done twice: it is sent until it is answered. If a call's reply wasn't read,
+//! all leases that it may have granted are released, too.
 //!
-//! They go by the thread's own connection, so that a server which stood still does what they are about before them.
+//! Releases go by the thread's connection, so that a server that stood still runs the call first. If the connection was replaced
+//! meanwhile, the call may still arrive later, and then its leases end by themselves.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -32,7 +33,7 @@ struct Unreleased {
 }
 
 impl Releases {
-    /// Returns true if none is left.
+    /// Returns true if no release is pending.
     pub(super) fn are_done(&self) -> bool {
         !self.0.lock().is_repeated
     }
@@ -48,7 +49,7 @@ impl Releases {
         }
     }
 
-    /// Returns the leases whose turn it is. If there are none, the task that asks ends.
+    /// Takes the next leases to release. If there are none, the task that asks ends.
     fn next(&self) -> Vec<Lease> {
         let mut unreleased = self.0.lock();
         let count = unreleased.leases.len().min(REPEATED_MOST);
@@ -57,8 +58,8 @@ impl Releases {
     }
 }
 
-/// Sends releases again until none is left: those that fail are added anew. Ends with the store, which outlives a node of a
-/// Cluster.
+/// Sends releases again until none is left: those that fail are added anew. Ends when the store is dropped. In a Cluster, releases
+/// of a node that was removed go on through the others.
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
         sleep(REPEAT_EVERY).await;
