@@ -1,7 +1,7 @@
 //! The same limits on every kind of Redis: by a socket, with TLS, as a user with few rights, through Sentinels,
 //! and on a Cluster; also while servers fail, move slots, or take over.
 
-mod across;
+pub(crate) mod across;
 mod channel;
 mod cluster;
 mod login;

@@ -4,10 +4,7 @@ mod http1;
 mod observed;
 mod streams;
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http_body::Body as _;
 use hyper::{
@@ -180,9 +177,8 @@ impl UpstreamConnection {
                     request.take().into_iter().map(|request| sender.try_send_request(request.map(counted)));
                 let answered = sent.last().expect("it was there").await;
                 if answered.as_ref().is_ok_and(|answer| answer.headers().len() > FIELDS_MOST) {
-                    let cause =
-                        io::Error::new(io::ErrorKind::InvalidData, "the response has too many fields");
-                    return Err(Unanswered { cause: cause.into(), is_safe: false });
+                    let cause = http1::malformed("the response has too many fields");
+                    return Err(Unanswered { cause, is_safe: false });
                 }
                 answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
                     let given_back = unsent.take_message().map(|request| request.map(|counted| counted.body));

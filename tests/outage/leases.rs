@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tollgate_limiter::{
-    Algorithm, Quota, Rate, StoreError,
+    StoreError,
     store::{Charge, Lease, Store},
 };
 
@@ -20,16 +20,14 @@ use crate::{
         wait_until,
     },
     outage::cuts::FAULTS,
+    topology::across::slots,
 };
 
-/// Longer than any test.
-const LEASE: Duration = Duration::from_secs(3_600);
+const BUCKET: &str = "t:l:cc:{a}";
 
-/// A charge on nine leases.
+/// Returns a charge of two leases, which last for an hour, of nine.
 fn two_of_nine() -> Charge {
-    let rate = Rate { permits: 9, window_us: LEASE.as_micros() as u64 };
-    let quota = Quota::new(Algorithm::Concurrency, rate);
-    Charge { bucket: "t:l:cc:{a}".into(), quota, cost: 2, shadow: false }
+    Charge { cost: 2, ..slots(BUCKET, 9) }
 }
 
 async fn take(store: &Store) -> Result<Vec<Lease>, StoreError> {
@@ -71,7 +69,7 @@ fn leases_end_once_the_store_answers_again_however_connections_broke() {
             store.release(&held[1]);
             cut.set(Fault::None);
             wait_until_none_is_taken(&store).await;
-            assert_eq!(redis.command(&["ZCARD", "t:l:cc:{a}"]), "0", "{fault:?}");
+            assert_eq!(redis.command(&["ZCARD", BUCKET]), "0", "{fault:?}");
         });
     }
 }
@@ -80,7 +78,7 @@ fn leases_end_once_the_store_answers_again_however_connections_broke() {
 fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
     let mut cluster = Cluster::start();
     let store = open_store_within(&cluster.url(), "100ms");
-    let owner = cluster.owner("t:l:cc:{a}");
+    let owner = cluster.owner(BUCKET);
     Runtime::new().unwrap().block_on(async {
         store.warm_up().await.unwrap();
         let held = take(&store).await.unwrap();

@@ -191,8 +191,8 @@ fn leases_of_a_request_that_is_refused_are_given_back() {
     });
 }
 
-/// A charge on a bucket of which so many may be in use at once.
-fn slots(bucket: &str, permits: u32) -> Charge {
+/// Returns a charge on a bucket of which so many may be in use at once.
+pub(crate) fn slots(bucket: &str, permits: u32) -> Charge {
     let quota = Quota::new(Algorithm::Concurrency, Rate { permits, window_us: 3_600_000_000 });
     Charge { quota, ..charge(bucket, 1, 1) }
 }

@@ -333,7 +333,8 @@ impl Limiter {
     ///    (`refuse_locally`).
     /// 4. **The store** charges all limits, or none if one of them has no room (`take_from_stores`).
     /// 5. **The failure policy** of each limit decides if the store can't (`take_without_store`).
-    /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then (`hope`, `wait`).
+    /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then (`hope`,
+    ///    `wait_in_line`, `wait`).
     ///
     /// Only its patience counts from the arrival: a body or the keys of a token may have been waited for since. `now` is the time,
     /// if the caller has just read it.
@@ -348,24 +349,20 @@ impl Limiter {
         let request = || {
             Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, came: now, patience })
         };
-        let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
-            Some(awaited) => {
-                let request = request();
-                let answer = Box::pin(self.wait_in_line(&request, &awaited, None)).await;
-                (request, answer)
-            }
+        let (request, awaited, free_at) = match self.queue_to_join(asks, arrival, patience)? {
+            Some(awaited) => (request(), awaited, None),
             None => match self.decide_now(asks, now, now + self.timeout).await {
                 Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
                     let request = request();
                     let Some((awaited, free_at)) = self.hope(&request, &limited) else {
                         return Err(Refusal::Limited(limited));
                     };
-                    let answer = Box::pin(self.wait_in_line(&request, &awaited, Some(free_at))).await;
-                    (request, answer)
+                    (request, awaited, Some(free_at))
                 }
                 taken => return taken,
             },
         };
+        let mut answer = Box::pin(self.wait_in_line(&request, &awaited, free_at)).await;
         loop {
             let limited = match answer {
                 WaitResult::Taken(taken) => return taken,

@@ -308,7 +308,8 @@ fn unreadable(error: Unreadable) -> BoxError {
     })
 }
 
-fn malformed(what: &'static str) -> BoxError {
+/// Returns the error of a response that isn't valid.
+pub(super) fn malformed(what: &'static str) -> BoxError {
     io::Error::new(io::ErrorKind::InvalidData, what).into()
 }
 

@@ -118,14 +118,15 @@ impl Limiter {
         });
         let held = self.waits.beside.hold(&awaited.bucket, others);
         if !held.buckets.is_empty()
-            && let Some(limited) = self.refuse_beside(request, awaited, &held, free_at).await
+            && let Some(limited) = self.refuse_by_other_limits(request, awaited, &held, free_at).await
         {
             return WaitResult::Elsewhere(limited);
         }
         self.wait(request, awaited, free_at).await
     }
 
-    async fn refuse_beside(
+    /// Refuses a request that is to wait for a bucket, if its other limits can't serve it as [`Self::wait_in_line`] says.
+    async fn refuse_by_other_limits(
         &self,
         request: &WaitingRequest,
         awaited: &Awaited,
@@ -145,17 +146,17 @@ impl Limiter {
             }
         }
         for (other, before) in &held.buckets {
-            if *before > 0 && !self.waits.has_waiters(&other.bucket) {
-                let refused = if request.patience.is_for(&other.ask.limit) {
-                    self.refuse_behind(other, 0, free_at).await
-                } else if let Some(until) = awaited.until {
-                    self.refuse_behind(other, *before, until).await
-                } else {
-                    None
-                };
-                if refused.is_some() {
-                    return refused;
-                }
+            if *before == 0 || self.waits.has_waiters(&other.bucket) {
+                continue;
+            }
+            let (before, until) = match request.patience.is_for(&other.ask.limit) {
+                true => (0, Some(free_at)),
+                false => (*before, awaited.until),
+            };
+            if let Some(until) = until
+                && let Some(limited) = self.refuse_behind(other, before, until).await
+            {
+                return Some(limited);
             }
         }
         None
@@ -170,10 +171,11 @@ impl Limiter {
             excess.saturating_mul(quota.window_us) / u64::from(quota.permits.max(1))
         } else {
             let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-            let remembered = self.refusals.remembered(&awaited.bucket, quota, permits);
-            let outcome =
-                if remembered.is_some() { remembered } else { self.look(awaited, permits).await.ok() };
-            outcome?.delay_us?
+            let outcome = match self.refusals.remembered(&awaited.bucket, quota, permits) {
+                Some(outcome) => outcome,
+                None => self.look(awaited, permits).await.ok()?,
+            };
+            outcome.delay_us?
         };
         let now = Instant::now();
         let free_at = now + Duration::from_micros(delay_us);

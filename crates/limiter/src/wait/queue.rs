@@ -54,6 +54,7 @@ pub(crate) struct Waits {
     ended: watch::Sender<bool>,
     /// The rates of the last reload.
     pub(crate) renewed: Renewed,
+    /// The permits that waiting requests will take from their other limits.
     pub(crate) beside: BesideWaits,
 }
 

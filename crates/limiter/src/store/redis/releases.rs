@@ -58,7 +58,7 @@ impl Releases {
     }
 }
 
-/// Sends releases again until none is left: those that fail are added anew. Ends when the store is dropped. In a Cluster, releases
+/// Sends releases again until none is left: those that fail are added again. Ends when the store is dropped. In a Cluster, releases
 /// of a node that was removed go on through the others.
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
