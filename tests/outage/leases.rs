@@ -1,13 +1,13 @@
 //! Leases of requests that end while Redis is away: none is taken for longer than Redis is.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Runtime,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tollgate_limiter::{
-    StoreError,
+    Algorithm, Ask, Limit, Limiter, Quota, Rate, StoreError,
     store::{Charge, Lease, Store},
 };
 
@@ -87,5 +87,24 @@ fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
         held.iter().for_each(|lease| store.release(lease));
         wait_until("the replica serves", || cluster.nodes[owner + 3].info("role") == "master");
         wait_until_none_is_taken(&store).await;
+    });
+}
+
+/// A bucket that has another type by now can't be changed, but nobody needs its release any more once the lease has ended.
+#[test]
+fn a_release_that_the_server_refuses_is_given_up_when_the_lease_has_ended() {
+    let cluster = Cluster::start();
+    Runtime::new().unwrap().block_on(async {
+        let limiter = Limiter::connect(&cluster.url()).unwrap();
+        let half_a_second = Rate { permits: 9, window_us: 500_000 };
+        let uploads = Arc::new(Limit::new("uploads", Quota::new(Algorithm::Concurrency, half_a_second)));
+        let taken = limiter.acquire(Ask::new(&uploads, "alice"), None).await.unwrap();
+        let primaries = cluster.nodes[..3].iter().map(|node| (node, node.command(&["KEYS", "*uploads*"])));
+        let (owner, bucket) =
+            primaries.into_iter().find(|(_, keys)| !keys.is_empty()).expect("a lease is taken");
+        assert_eq!(owner.command(&["SET", &bucket, "another type", "EX", "60"]), "OK");
+        drop(taken);
+        timeout(PATIENCE, limiter.flush()).await.expect("the release is given up");
+        assert!(owner.command(&["INFO", "errorstats"]).contains("WRONGTYPE"), "the server refused it");
     });
 }

@@ -1,18 +1,20 @@
 //! Releases of leases that the server hasn't confirmed.
 //!
 //! An unreleased lease takes up its limit until it ends by itself. If releases were lost in an outage, a limit could stay full after
-//! Redis is back. A release names its lease and may be done twice: it is sent until it is answered. If a call's reply wasn't read,
-//! all leases that it may have granted are released, too.
+//! Redis is back. A release names its lease and may be done twice: it is sent until it is done. If a call's reply wasn't read, all
+//! leases that it may have granted are released, too. A release that the server refuses, as where a bucket has another type by now, is
+//! given up when its lease has ended.
 //!
 //! Releases go by the thread's connection, so that a server that stood still runs the call first. If the connection was replaced
 //! meanwhile, the call may still arrive later, and then its leases end by themselves.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::{Act, LANE, Lease, Operation, batcher::Batcher};
+use super::{Act, LANE, Lease, Operation, Reply, StoreError, batcher::Batcher};
 
 /// Leases of a thread that are kept here. What is more ends by itself.
 const LEASES_MOST: usize = 65_536;
@@ -23,13 +25,20 @@ const REPEATED_MOST: usize = 1_024;
 
 /// The leases of a thread that are still to be released.
 #[derive(Default)]
-pub(super) struct Releases(Mutex<Unreleased>);
+pub(super) struct Releases(Mutex<Pending>);
 
 #[derive(Default)]
-struct Unreleased {
-    leases: VecDeque<Lease>,
+struct Pending {
+    leases: VecDeque<Unreleased>,
     /// A task repeats their releases.
     is_repeated: bool,
+}
+
+/// A lease that nobody uses.
+struct Unreleased {
+    lease: Lease,
+    /// The time by which it has ended by itself, if it was granted when its release was asked for.
+    ends_at: Instant,
 }
 
 impl Releases {
@@ -40,41 +49,63 @@ impl Releases {
 
     /// Has leases released later.
     pub(super) fn add(&self, leases: impl IntoIterator<Item = Lease>, batcher: &Arc<Batcher>) {
-        let mut unreleased = self.0.lock();
-        let room = LEASES_MOST - unreleased.leases.len();
-        unreleased.leases.extend(leases.into_iter().take(room));
-        if !unreleased.leases.is_empty() && !unreleased.is_repeated {
-            unreleased.is_repeated = true;
+        let now = Instant::now();
+        let unreleased = leases.into_iter().map(|lease| {
+            let ends_at = now + Duration::from_micros(lease.quota.window_us);
+            Unreleased { lease, ends_at }
+        });
+        let mut pending = self.0.lock();
+        pending.keep(unreleased);
+        if !pending.leases.is_empty() && !pending.is_repeated {
+            pending.is_repeated = true;
             batcher.runtime.spawn(repeat(batcher.clone()));
         }
     }
 
     /// Takes the next leases to release. If there are none, the task that asks ends.
-    fn next(&self) -> Vec<Lease> {
-        let mut unreleased = self.0.lock();
-        let count = unreleased.leases.len().min(REPEATED_MOST);
-        unreleased.is_repeated = count > 0;
-        unreleased.leases.drain(..count).collect()
+    fn next(&self) -> Vec<Unreleased> {
+        let mut pending = self.0.lock();
+        let count = pending.leases.len().min(REPEATED_MOST);
+        pending.is_repeated = count > 0;
+        pending.leases.drain(..count).collect()
     }
 }
 
-/// Sends releases again until none is left: those that fail are added again. Ends when the store is dropped. In a Cluster, releases
-/// of a node that was removed go on through the others.
+impl Pending {
+    fn keep(&mut self, leases: impl Iterator<Item = Unreleased>) {
+        let room = LEASES_MOST.saturating_sub(self.leases.len());
+        self.leases.extend(leases.take(room));
+    }
+}
+
+/// Releases leases until none is left. Ends when the store is dropped. In a Cluster, releases of a node that was removed go on
+/// through the others.
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
         sleep(REPEAT_EVERY).await;
-        let cluster = batcher.link.cluster();
-        let has_store = cluster.is_some() || Arc::strong_count(&batcher) > 1;
+        let has_store = batcher.link.cluster().is_some() || Arc::strong_count(&batcher) > 1;
         let leases = batcher.releases.next();
         if leases.is_empty() || !has_store {
             return;
         }
-        for Lease { bucket, quota, id } in leases {
-            let release = Operation::On { bucket, quota, act: Act::Release(id) };
-            match &cluster {
-                Some(cluster) => cluster.send(release),
-                None => batcher.send(LANE, release),
-            }
-        }
+        let attempts = join_all(leases.iter().map(|Unreleased { lease, .. }| release(&batcher, lease))).await;
+        let now = Instant::now();
+        let kept = leases.into_iter().zip(attempts).filter(|(unreleased, attempt)| match attempt {
+            Ok(_) => false,
+            Err(StoreError::Answer(_)) => unreleased.ends_at > now,
+            // A call that waits at the server may grant it yet.
+            Err(_) => true,
+        });
+        batcher.releases.0.lock().keep(kept.map(|(unreleased, _)| unreleased));
+    }
+}
+
+async fn release(batcher: &Arc<Batcher>, Lease { bucket, quota, id }: &Lease) -> Result<Reply, StoreError> {
+    let release = Operation::On { bucket: bucket.clone(), quota: *quota, act: Act::Release(*id) };
+    let deadline = Instant::now() + batcher.link.timeout;
+    match batcher.link.cluster() {
+        Some(cluster) => cluster.operate(&release, deadline).await,
+        None if batcher.link.breaker.is_open() => Err(StoreError::Open),
+        None => batcher.clone().operate(batcher.deadlines(), LANE, release, deadline)?.await,
     }
 }
