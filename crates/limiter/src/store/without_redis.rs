@@ -20,12 +20,7 @@ use super::{
 #[derive(Debug)]
 pub struct RedisStore(Infallible);
 
-#[expect(
-    missing_docs,
-    clippy::needless_pass_by_value,
-    clippy::unused_async,
-    reason = "nothing can be called"
-)]
+#[expect(missing_docs, clippy::unused_async, reason = "nothing can be called")]
 impl RedisStore {
     pub async fn warm_up(&self) -> Result<(), StoreError> {
         match self.0 {}
