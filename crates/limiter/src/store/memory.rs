@@ -95,6 +95,24 @@ enum Choice {
     Nowhere,
 }
 
+/// What was seen of the bucket of a charge, before anything was charged.
+struct Look<'c> {
+    name: Name<'c>,
+    /// The index of its shard.
+    index: usize,
+    /// What the request takes of it.
+    total: BucketTotal,
+    /// Microseconds until there is room for that; `None` if there never is.
+    delay_us: Option<u64>,
+}
+
+impl Look<'_> {
+    /// Returns true if there is room now.
+    fn fits(&self) -> bool {
+        self.delay_us == Some(0)
+    }
+}
+
 impl MemoryStore {
     /// An empty store that will hold at most about `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
@@ -478,6 +496,24 @@ impl MemoryStore {
         }
     }
 
+    /// Looks at the bucket of each charge, in their order.
+    fn look_at<'c, P: Placed>(
+        &self,
+        shards: &mut Locked<'_>,
+        time_us: u64,
+        charges: &'c [P],
+        hashes: &[u64],
+    ) -> SmallVec<[Look<'c>; 2]> {
+        let looks = charges.iter().zip(hashes).enumerate().map(|(at, (placed, hash))| {
+            let (charge, index, total) = (placed.charge(), self.index(*hash), total_of(charges, at));
+            let name = Name::hashed(&charge.bucket, *hash);
+            let delay_us = shards.of(index).delay_us(charge, total.cost, name, time_us);
+            Look { name, index, total, delay_us }
+        });
+        looks.collect()
+    }
+
+    /// Decides a request at one time, and charges it if all that enforces has room.
     fn decide<P: Placed>(
         &self,
         shards: &mut Locked<'_>,
@@ -485,45 +521,33 @@ impl MemoryStore {
         charges: &[P],
         hashes: &[u64],
     ) -> Decision {
-        let names: SmallVec<[(Name<'_>, usize); 2]> = (charges.iter().zip(hashes))
-            .map(|(charge, hash)| (Name::hashed(&charge.charge().bucket, *hash), self.index(*hash)))
-            .collect();
-        let mut delays: SmallVec<[(Option<u64>, BucketTotal); 2]> = SmallVec::new();
-        for (at, (name, index)) in names.iter().enumerate() {
-            let total = total_of(charges, at);
-            let delay_us = shards.of(*index).delay_us(charges[at].charge(), total.cost, *name, time_us);
-            delays.push((delay_us, total));
-        }
-        let decided = charges.iter().map(Placed::charge).zip(&names).zip(&delays);
-        let admitted =
-            decided.clone().all(|((charge, _), (delay_us, _))| charge.shadow || *delay_us == Some(0));
+        let looks = self.look_at(shards, time_us, charges, hashes);
+        let looked = || charges.iter().zip(&looks);
+        let admitted = looked().all(|(placed, look)| placed.charge().shadow || look.fits());
 
         let mut leases = Vec::new();
-        for ((charge, (name, index)), (_, total)) in charges.iter().zip(&names).zip(&delays) {
-            if admitted && !total.only_looks && delays[total.first].0 == Some(0) && charge.charge().cost > 0 {
+        for (placed, Look { name, index, total, .. }) in looked() {
+            if admitted && !total.only_looks && looks[total.first].fits() && placed.charge().cost > 0 {
                 let shard = shards.of(*index);
-                let mut held = Cow::Borrowed(charge.charge());
+                let mut held = Cow::Borrowed(placed.charge());
                 if total.is_mixed {
                     held.to_mut().quota = charges[total.first].charge().quota;
                     shard.advance(*name, held.quota, time_us);
                 }
-                let bucket = self.charge(shard, *name, charge, &held, time_us);
+                let bucket = self.charge(shard, *name, placed, &held, time_us);
                 leases.extend(newest_lease(bucket, &held));
             }
         }
         // The delay is what it was: nothing was charged to a bucket in which its cost didn't fit.
-        let outcomes = decided
-            .map(|((Charge { quota, .. }, (name, index)), (delay_us, total))| {
-                let charged = admitted && !total.only_looks && *delay_us == Some(0);
-                let look = |state: &State| outcome(state, *quota, time_us, charged, *delay_us);
-                let shard = shards.of(*index);
-                if total.is_mixed {
-                    shard.advance(*name, *quota, time_us);
-                }
-                shard.look(*name, *quota, look)
-            })
-            .collect();
-        Decision { time_us, admitted, outcomes, leases }
+        let outcomes = looked().map(|(placed, look)| {
+            let (quota, shard) = (placed.charge().quota, shards.of(look.index));
+            if look.total.is_mixed {
+                shard.advance(look.name, quota, time_us);
+            }
+            let charged = admitted && !look.total.only_looks && look.fits();
+            shard.look(look.name, quota, |state| outcome(state, quota, time_us, charged, look.delay_us))
+        });
+        Decision { time_us, admitted, outcomes: outcomes.collect(), leases }
     }
 
     /// Records a charge in the bucket that it names, which begins if it isn't there, in the memory for what is placed.
