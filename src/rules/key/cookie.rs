@@ -300,9 +300,14 @@ mod tests {
     /// Quadratic time would be minutes.
     #[test]
     fn a_long_line_is_read_in_linear_time() {
-        for unit in ["\u{a0} ", "\"", "\"a", "a ", "%61\"", "sid\\", "=", "@=", "=\u{a0}"] {
-            let line = unit.repeat(1 << 18);
-            assert_eq!(read(&line), Some(vec![None]), "{unit}");
+        for unit in [
+            "\u{a0} ", "\u{a0}", "\"", "\"a", "a ", "%61\"", "\"%", "\"[", "[", "[\"", "sid\\", "=", "@=",
+            "=\u{a0}",
+        ] {
+            for end in ["", "="] {
+                let line = unit.repeat(1 << 18) + end;
+                assert_eq!(read(&line), Some(vec![None]), "{unit}");
+            }
         }
     }
 
@@ -332,6 +337,8 @@ mod tests {
             // Commas end pairs by RFC 2109 only.
             ("$Version=1; sid=k1,x=2", &[Some("k1,x=2"), Some("k1")]),
             ("$version=1, sid=k1", &[None, Some("k1")]),
+            // Brackets within a name (Fiber)
+            ("s[]id=k1; sid=r", &[Some("r"), Some("k1")]),
             ("sid=a/c==", &[Some("a/c==")]),
             ("sid=k,1", &[Some("k,1")]),
             ("xsid=k1; sids=k1; sid", &[None]),

@@ -148,8 +148,12 @@ fn add_trimmed(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooMan
 }
 
 /// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
-/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1).
+/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1), and all of it
+/// without a byte order mark (Hono).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
+    if let Some(unmarked) = decoded.strip_prefix(b"\xEF\xBB\xBF") {
+        add_name_and_password(readings, unmarked)?;
+    }
     let name = decoded.iter().position(|byte| *byte == b':').map_or(decoded.len(), |colon| colon + 1);
     let cut = |end: u8| decoded[name..].iter().position(|byte| *byte == end).map(|at| &decoded[..name + at]);
     // A colon alone and the beginning of JSON may be the same for many clients.
@@ -394,6 +398,7 @@ mod tests {
             ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw=="]),
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
             ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi"]),
+            ("Basic 77u/YTpi", &["Basic 77u/YTpi", "Basic YTpi"]),
             // Passwords that end at a NUL (nginx)
             ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi"]),
             // Passwords that end at a further colon (passport-http): k1::x, k::x, :k:x, but not ::x and {"a":"b","c":1}

@@ -181,6 +181,8 @@ mod tests {
             ("api_key[]=k1", &[None, Some("k1")]),
             ("api_key%5B0%5D=k1", &[None, Some("k1")]),
             ("[api_key]=k1", &[None, Some("k1")]),
+            ("ap[]i_key=k1&api_key=r", &[Some("r"), Some("k1")]),
+            ("a%5B%5Dpi[]_key=k1", &[None, Some("k1")]),
             ("?api_key=k1", &[None, Some("k1")]),
             ("API_KEY=k1", &[None, Some("k1")]),
             ("=api_key=k1", &[None, Some("k1")]),

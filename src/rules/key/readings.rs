@@ -165,8 +165,8 @@ pub(super) fn has_encoded_word(text: &[u8]) -> bool {
 /// Returns true if some servers take the name of a cookie or parameter, as it was sent (percent-encoded), for the one that a limit
 /// reads.
 ///
-/// They do so in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in
-/// brackets (qs, Rack), after commas (Netty), and with anything behind a NUL, a bracket or a space.
+/// They do so in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in brackets (qs, Rack), with
+/// brackets anywhere (Fiber), after commas (Netty), and with anything behind a NUL, a bracket or a space.
 pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
@@ -179,26 +179,50 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     {
         return false;
     }
-    let is_padding =
-        |byte: &u8| matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace();
-    let has_room_for = |byte: u8| matches!(byte, b'_' | b'.' | b'[' | b' ');
-    if name.contains(&b'[') {
-        // Rack and qs read a nested name in many forms, `[user][id]` and `user][id]`, and more may follow.
-        let is_between = |byte: &u8| is_padding(byte) || has_room_for(*byte);
-        let decoded: Vec<u8> = Decoded::form(sent).collect();
-        let mut words = decoded.split(is_between).filter(|word| !word.is_empty());
-        let mut wanted = name.split(is_between).filter(|word| !word.is_empty());
-        return wanted.all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)));
+    let is_nested = name.contains(&b'[');
+    if is_nested && words_match(sent, name) || !is_nested && begins_with(Decoded::form(sent), name) {
+        return true;
     }
-    let mut decoded = Decoded::form(sent).skip_while(is_padding);
+    let bare: SmallVec<[u8; 32]> = name.iter().copied().filter(is_no_bracket).collect();
+    begins_with(Decoded::form(sent).filter(is_no_bracket), &bare)
+        && Decoded::form(sent).any(|byte| byte == b'[')
+}
+
+/// Returns true if a name that was sent is this one, but for what stands before and behind it.
+fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
+    let mut sent = sent.skip_while(is_padding);
     for wanted in name.iter().copied().skip_while(is_padding) {
-        match decoded.next() {
+        match sent.next() {
             Some(byte) if byte.eq_ignore_ascii_case(&wanted) => {}
-            Some(byte) if has_room_for(byte) && has_room_for(wanted) => {}
+            Some(byte) if is_blank_in_php(byte) && is_blank_in_php(wanted) => {}
             _ => return false,
         }
     }
-    decoded.next().is_none_or(|byte| is_padding(&byte))
+    sent.next().is_none_or(|byte| is_padding(&byte))
+}
+
+/// Returns true if a name that was sent begins with the words of a nested name. Rack and qs read it in many forms, `[user][id]` and
+/// `user][id]`, and more may follow.
+fn words_match(sent: &[u8], name: &[u8]) -> bool {
+    let is_between = |byte: &u8| is_padding(byte) || is_blank_in_php(*byte);
+    let decoded: Vec<u8> = Decoded::form(sent).collect();
+    let mut words = decoded.split(is_between).filter(|word| !word.is_empty());
+    let mut wanted = name.split(is_between).filter(|word| !word.is_empty());
+    wanted.all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+}
+
+/// Returns true for what may stand around a name.
+fn is_padding(byte: &u8) -> bool {
+    matches!(byte, b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace() || !is_no_bracket(byte)
+}
+
+fn is_no_bracket(byte: &u8) -> bool {
+    !matches!(byte, b'[' | b']')
+}
+
+/// Returns true for what PHP takes for `_` in a name.
+fn is_blank_in_php(byte: u8) -> bool {
+    matches!(byte, b'_' | b'.' | b'[' | b' ')
 }
 
 #[cfg(test)]
@@ -222,11 +246,14 @@ mod tests {
             "api_key[]",
             "api_key%5B0%5D",
             "[api_key]",
+            "ap[]i_key",
+            "a[][]pi%5B%5D_k]ey",
             "\u{a0}api_key",
         ] {
             assert!(names_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
-        for sent in ["api-key", "api_keys", "api_ke", "xapi_key", "api%255fkey", ""] {
+        for sent in ["api-key", "api_keys", "api_ke", "xapi_key", "api%255fkey", "ap]i_key", "ap[x]i_key", ""]
+        {
             assert!(!names_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
         for sent in [
@@ -237,6 +264,7 @@ mod tests {
             "user]name]",
             "user[[name]]",
             "user.name",
+            "us[]er[na[]me]",
         ] {
             assert!(names_match(sent.as_bytes(), b"user[name]"), "{sent}");
         }
