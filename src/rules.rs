@@ -100,14 +100,10 @@ impl Rule {
         &self.config
     }
 
-    /// Returns the ask of a request with this key, written as operators do: `gold`, or `["v1","v2"]` if the key has parts.
-    ///
-    /// # Errors
-    /// A message and, on a line of its own, the remedy.
-    pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
-        let key = key::key_of(&self.config, written)?;
+    /// Returns the ask of a request with this key, at the rate that the file gives to it.
+    pub fn ask_for(&self, key: Key) -> Ask {
         let own = OwnRates::new(&self.config).of(&key);
-        Ok(Ask::new(&self.limit, key).rate(own))
+        Ask::new(&self.limit, key).rate(own)
     }
 
     /// Returns the limit, and what returns the rate that the file gives to a key. `None` if requests state rates: those that

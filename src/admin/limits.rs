@@ -74,7 +74,8 @@ impl LimitHandle {
     }
 
     fn ask(&self, key: &str) -> Result<Ask, Problem> {
-        self.rule.ask_for(key).map_err(bad_request)
+        let key = key::key_of(self.rule.config(), key).map_err(bad_request)?;
+        Ok(self.rule.ask_for(key))
     }
 
     async fn set(&self, key: Option<&Key>, author: Author, change: ChangeBody) -> JsonResult {
@@ -99,6 +100,9 @@ impl LimitHandle {
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
+        if let Some(key) = key {
+            shown["key"] = json!(key.as_str());
+        }
         if let Some(network) = key.and_then(|key| key::network_of(self.rule.config(), key)) {
             shown["network"] = json!(network);
         }

@@ -49,7 +49,7 @@ enum LimitsCommand {
     Show {
         /// Name of the limit
         limit: String,
-        /// Key as clients send it; with several parts '["v1","v2"]'
+        /// Key as clients send it or as it is shown; with several parts '["v1","v2"]'; ip:192.0.2.7 for a client without the key
         key: String,
     },
     /// Reset the count of a key, and lift its ban
@@ -57,7 +57,7 @@ enum LimitsCommand {
     Reset {
         /// Name of the limit
         limit: String,
-        /// Key as clients send it; with several parts '["v1","v2"]'
+        /// Key as clients send it or as it is shown; with several parts '["v1","v2"]'; ip:192.0.2.7 for a client without the key
         key: String,
     },
     /// Set the rate of a limit, or of one of its keys, on all gateways of the store; counts are kept
@@ -65,7 +65,7 @@ enum LimitsCommand {
     Set {
         /// Name of the limit
         limit: String,
-        /// Key (optional) and rate, written as in the file; rate 0 refuses every request
+        /// Key (optional), written as for show, and rate, as in the file; rate 0 refuses every request
         #[arg(num_args = 1..=2, required = true, value_name = "[KEY] RATE")]
         key_and_rate: Vec<String>,
         /// Time after which the file's rate applies again, such as 1h
@@ -127,7 +127,8 @@ impl Limits {
             }
             LimitsCommand::Set { .. } => {
                 let network = answer["network"].as_str().map(|network| format!(" for all of {network}"));
-                say(format_args!("set: {}{}\n", describe(answer), network.unwrap_or_default()));
+                let key = answer["key"].as_str().map(|key| format!(" for {key}"));
+                say(format_args!("set: {}{}\n", describe(answer), network.or(key).unwrap_or_default()));
             }
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),
             LimitsCommand::Unset { .. } => say(format_args!("unset\n")),

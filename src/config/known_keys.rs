@@ -66,6 +66,12 @@ impl KnownKeys {
         read_hash(text).is_some_and(|hash| self.names.contains_key(&hash))
     }
 
+    /// Returns the hashes of the keys that have this name, in hexadecimal digits.
+    pub fn hashes_of(&self, name: &str) -> Vec<String> {
+        let named = self.names.iter().filter(|(_, own)| !own.is_empty() && *own == name);
+        named.map(|(hash, _)| hash.iter().map(|byte| format!("{byte:02x}")).collect()).collect()
+    }
+
     /// Returns the name of the key whose hash begins with these hexadecimal digits, if it has one.
     pub fn name_of_hash(&self, digits: &str) -> Option<&str> {
         let begins = |hash: &[u8; HASH_BYTES]| hash.iter().zip(digits.as_bytes().chunks(2)).all(is_byte);
@@ -121,6 +127,10 @@ mod tests {
                 assert!(keys.contains(b"test") && !keys.contains(b"tests") && !keys.contains(b""), "{line}");
                 assert_eq!(keys.name_of_hash(&TEST[..32]), name, "{line}");
                 assert_eq!(keys.name_of_hash(&TEST[1..33]), None, "{line}");
+                assert_eq!(
+                    keys.hashes_of(name.unwrap_or("-")).first().map(|hash| &**hash),
+                    name.map(|_| TEST)
+                );
                 assert_eq!(format!("{keys:?}"), "KnownKeys(1 keys)");
             }
         }

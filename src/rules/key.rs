@@ -8,7 +8,7 @@
 //! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
 //! one of them may read. With more than [`MOST_READINGS`] it is rejected: docs/adr/0005.
 //!
-//! Keys of requests and keys as operators write them must agree, so both stand in one file.
+//! Keys of requests, and what both they and keys that operators write are made of, must agree, so they stand in one file.
 
 mod cookie;
 mod credentials;
@@ -18,6 +18,7 @@ mod known;
 mod query;
 mod rates;
 mod readings;
+mod written;
 
 use std::{borrow::Cow, net::IpAddr};
 
@@ -29,10 +30,7 @@ use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
 use tollgate_limiter::{
     Key, Rate, RedissonName,
-    key::{
-        HASH_DIGITS, credentials::usual as usual_credentials, hashed_text, kind_text, network_text,
-        value_text, whole_value_text,
-    },
+    key::{credentials::usual as usual_credentials, kind_text, network_text, value_text, whole_value_text},
     text,
 };
 
@@ -42,12 +40,14 @@ use self::{
     rates::stated_rate,
     readings::{Readings, TooManyReadings, field_value},
 };
-use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
+use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey};
 
+pub use self::written::{key_of, written};
 pub(crate) use self::{
     known::name_of,
     rates::{OwnRates, is_pattern, own_text},
     readings::MOST_READINGS,
+    written::key_of_values,
 };
 
 /// The parts of a request that keys are read from.
@@ -229,27 +229,6 @@ fn joined(mut parts: SmallVec<[String; 2]>) -> String {
     }
 }
 
-/// Parses a key as operators write it: the value as a request shows it, or `["v1","v2"]` for a key of several parts.
-///
-/// An address stands for its network, `sha256:<hash>` for a hashed value, and `ip:<address>` for a caller that lacks the key
-/// and is counted by address.
-///
-/// # Errors
-/// It isn't a value of the limit's key: a message and, on a line of its own, the remedy.
-pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, String> {
-    let values = read_key(written, &limit.key, limit.prefixes)?;
-    let parts = limit.key.iter().zip(&values).map(|(part, value)| {
-        if let Some(hash) = named_hash(value) {
-            hashed_text(part.name(), hash)
-        } else if let Some(client) = named_address(limit, part, value) {
-            network_text(limit.prefixes.network(client))
-        } else {
-            text_of_written(limit, part, value)
-        }
-    });
-    Ok(Key::of_text(joined(parts.collect())))
-}
-
 /// Returns the key with these values.
 pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     let texts = limit.key.iter().zip(values).map(|(part, value)| text_of_written(limit, part, value));
@@ -265,31 +244,6 @@ pub(crate) fn network_of(limit: &config::LimitSettings, key: &Key) -> Option<Str
         IpAddr::V6(_) => (limit.prefixes.ipv6, 128),
     };
     (length < most).then(|| format!("{network}/{length}"))
-}
-
-/// Returns a key's text in the form that [`key_of`] parses. `None` if it isn't a key of this limit, whose configuration may have
-/// changed, or isn't UTF-8.
-pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
-    let texts = texts_of(text, limit.key.len())?;
-    let values = limit.key.iter().zip(texts).map(|(part, text)| written_part(limit, part, text));
-    let mut values = values.collect::<Option<Vec<String>>>()?;
-    match values.len() {
-        1 => values.pop(),
-        _ => serde_json::to_string(&values).ok(),
-    }
-}
-
-/// Returns the text of a part as people write it. `None` if it isn't of this part.
-fn written_part(limit: &config::LimitSettings, part: &KeyPart, text: &str) -> Option<String> {
-    let (kind, value) = text.split_once('=')?;
-    let value = match value.strip_prefix("sha256/") {
-        Some(hash) => format!("sha256:{hash}"),
-        None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
-    };
-    if kind_text(part.name()) == format!("{kind}=") {
-        return Some(if *part == KeyPart::Global { "global".to_owned() } else { value });
-    }
-    (may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string()).then(|| format!("ip:{value}"))
 }
 
 /// The reason why a part of the key has no value to count by.
@@ -449,20 +403,6 @@ fn text_of_written(limit: &config::LimitSettings, part: &KeyPart, value: &str) -
 /// Returns a part of the key as text.
 fn part_text(part: &KeyPart, value: &[u8], plain: bool) -> String {
     value_text(part.name(), value, plain || !part.may_be_credential())
-}
-
-/// The hash in `sha256:<hash>`, as buckets and pages show it.
-fn named_hash(value: &str) -> Option<&str> {
-    let is_hash = |hash: &&str| {
-        hash.len() == HASH_DIGITS && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    value.strip_prefix("sha256:").filter(is_hash)
-}
-
-/// The address in `ip:<address>`, where that stands for a part of the key that a caller lacks.
-fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> Option<IpAddr> {
-    let address = value.strip_prefix("ip:").filter(|_| may_be_lacking(limit, part))?;
-    Some(address.parse::<IpAddr>().ok()?.to_canonical())
 }
 
 /// Returns true if requests without this part, or with an unknown value of it, are counted by address.

@@ -124,7 +124,7 @@ fn the_network_that_a_rate_is_for_is_told() {
         done(limits(&gateway, &["set", "l", "2001:db8::17", "9/h"])),
         "set: 9/h for all of 2001:db8::/64\n"
     );
-    assert_eq!(done(limits(&gateway, &["set", "l", "192.0.2.7", "9/h"])), "set: 9/h\n");
+    assert_eq!(done(limits(&gateway, &["set", "l", "192.0.2.7", "9/h"])), "set: 9/h for ip=192.0.2.7\n");
     assert_eq!(done(limits(&gateway, &["set", "l", "9/h"])), "set: 9/h\n");
 }
 

@@ -286,6 +286,17 @@ fn services_ask_in_json() {
         let told = String::from_utf8(answer.body).unwrap();
         assert!(told.contains("question-invalid"), "{told}");
     }
+    // What a client sends as its key is nothing but a value, so it names no other client's count.
+    let question_of = |key: &str| format!(r#"{{"limits":[{{"name":"logins","key":"{key}","cost":3}}]}}"#);
+    assert_eq!(ask(&question_of("test")).status, 200);
+    let of_others = [
+        "sha256:9f86d081884c7d659a2feaa0c55ad015",
+        "header:x-user=sha256/9f86d081884c7d659a2feaa0c55ad015",
+        "ip:127.0.0.1",
+    ];
+    assert_eq!(of_others.map(|key| ask(&question_of(key)).status), [200; 3]);
+    let without_key = decider.ask("GET /check\nX-Forwarded-Uri: /\nX-Forwarded-Method: GET");
+    assert_eq!(without_key.status, 200);
     // A proxy passes on what its client posts.
     let described = decider
         .ask("POST /check\nContent-Type: application/json\nX-Forwarded-Uri: /\nContent-Length: 2\n\n{}");

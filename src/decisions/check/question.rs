@@ -13,7 +13,7 @@ use crate::{
     decisions::{self, grpc},
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
-    rules::{Rule, Terms},
+    rules::{Rule, Terms, key::key_of_values},
 };
 
 /// The most limits of a question.
@@ -106,7 +106,9 @@ impl LimitInQuestion {
             Value::String(value) => value.clone(),
             values => values.to_string(),
         };
-        let ask = rule.ask_for(&written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
+        let key =
+            key_of_values(rule.config(), &written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
+        let ask = rule.ask_for(key);
         Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).reading(place)])))
     }
 }

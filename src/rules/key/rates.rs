@@ -2,7 +2,7 @@
 
 use tollgate_limiter::{Key, Rate};
 
-use super::{Subject, of_values, single, text_of_written, texts_of, written_part};
+use super::{Subject, of_values, single, text_of_written, texts_of, written::value_in};
 use crate::config::{KeyPart, LimitSettings, RateOverride};
 
 /// Returns the rate that a request states, if the limit goes by that: a whole number for the time of its own rate.
@@ -43,7 +43,7 @@ pub(crate) fn own_text(limit: &LimitSettings, own: &RateOverride) -> String {
         None => ANY.to_owned(),
         Some(value) => {
             let text = text_of_written(limit, part, value);
-            written_part(limit, part, &text).unwrap_or(text)
+            value_in(limit, part, &text).unwrap_or(text)
         }
     };
     let parts: Vec<_> = limit.key.iter().zip(&own.key).map(part).collect();

@@ -227,14 +227,55 @@ fn a_key_that_people_write_is_that_of_the_request() {
         let counted = Key::of_text(key(toml, &headers, query));
         assert_eq!(key_of(&limit(toml), written), Ok(counted.clone()), "{toml}");
         let shown = super::written(&limit(toml), counted.as_str()).unwrap();
-        assert_eq!(key_of(&limit(toml), &shown), Ok(counted), "{toml}: {shown}");
+        assert_eq!(key_of(&limit(toml), &shown).as_ref(), Ok(&counted), "{toml}: {shown}");
+        // As the log and the metrics show it.
+        assert_eq!(key_of(&limit(toml), counted.as_str()).as_ref(), Ok(&counted), "{toml}");
     }
     let by_key = limit("key = [\"header:x-key\", \"ip\"]");
     let shown = r#"["sha256:9f86d081884c7d659a2feaa0c55ad015", "192.0.2.7"]"#;
-    assert_eq!(key_of(&by_key, shown), key_of(&by_key, r#"["test", "192.0.2.7"]"#));
+    let test = key_of(&by_key, r#"["test", "192.0.2.7"]"#).unwrap();
+    assert_eq!(
+        [shown, &shown.replace(':', "/")].map(|shown| key_of(&by_key, shown)),
+        [Ok(test.clone()), Ok(test)]
+    );
     for written in ["gold", "[]", r#"["gold"]"#, r#"["gold","me"]"#, r#"["a","::1","b"]"#] {
         assert!(key_of(&by_key, written).is_err(), "{written}");
     }
+}
+
+#[test]
+fn a_value_that_looks_like_a_key_is_shown_so_that_it_names_its_own_bucket() {
+    let toml = "key = \"header:x-key\"\nplain = true";
+    for value in
+        ["header:x-key=gold", "ip=192.0.2.7", "ip:192.0.2.7", "sha256:9f86d081884c7d659a2feaa0c55ad015"]
+    {
+        let counted = key(toml, &[("x-key", value)], "");
+        let shown = written(&limit(toml), &counted).unwrap();
+        assert_eq!(key_of(&limit(toml), &shown).unwrap().as_str(), counted, "{shown}");
+        // Services ask with values that clients send.
+        assert_eq!(key_of_values(&limit(toml), value).unwrap().as_str(), counted);
+    }
+}
+
+#[test]
+fn a_known_key_is_written_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.txt");
+    let of_test = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let shared = |number: u32| format!("{number:064x} shared\n");
+    std::fs::write(&file, format!("{of_test} shop\n{}{}", shared(1), shared(2))).unwrap();
+    let known = limit(&format!("key = [\"header:x-key\", \"method\"]\nkeys_file = {file:?}"));
+    let by_value = key_of(&known, r#"["test","GET"]"#).unwrap();
+    assert_eq!(key_of(&known, r#"["shop","GET"]"#), Ok(by_value.clone()));
+    let shown = written(&known, by_value.as_str()).unwrap();
+    assert_eq!(key_of(&known, &shown), Ok(by_value));
+    assert!(key_of(&known, r#"["ip:192.0.2.7","GET"]"#).is_ok(), "an unknown key is counted by address");
+    for (value, fault) in [("shops", "no such key"), ("shared", "2 keys")] {
+        let told = key_of(&known, &format!(r#"["{value}","GET"]"#)).unwrap_err();
+        assert!(told.contains(fault), "{told}");
+    }
+    let plain = limit(&format!("key = \"header:x-key\"\nplain = true\nkeys_file = {file:?}"));
+    assert!(key_of(&plain, "shop").is_err() && key_of(&plain, "test").is_ok());
 }
 
 #[test]
