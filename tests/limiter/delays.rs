@@ -82,6 +82,33 @@ fn a_delay_is_asked_for_again_where_other_gateways_may_have_made_it_longer() {
     });
 }
 
+/// Both limits are full. A cost that the store hasn't refused yet is greater than one that it has, so only for how long isn't known.
+#[test]
+fn of_two_full_limits_the_longer_delay_is_told_for_each_cost() {
+    let redis = Redis::start();
+    block_on(async {
+        let shared = limit("hourly", "60/h");
+        let own = Arc::new(Limit::new("hourly", shared.quota()).in_this_process());
+        for hourly in [shared, own] {
+            redis.command(&["FLUSHALL"]);
+            let limiter = patient(&redis.url());
+            limiter.warm_up().await.unwrap();
+            let few = limit("few", "3/5min");
+            let both = |cost| [ask(&hourly, cost), ask(&few, 1)];
+            for cost in [30, 20, 10] {
+                limiter.try_acquire(&both(cost)).await.unwrap();
+            }
+            for cost in [20, 30, 31, 20] {
+                let told = match limiter.refuse_again(&both(cost), Instant::now()) {
+                    Some(limited) => Duration::from_micros(limited.delay_us().unwrap()),
+                    None => told(limiter.try_acquire(&both(cost)).await.unwrap_err()),
+                };
+                assert!(told > Duration::from_secs(3_000), "{cost} is told {told:?}");
+            }
+        }
+    });
+}
+
 /// How often the store is asked by a flood of requests with these costs, and how often it may be.
 async fn asked_by(redis: &Redis, costs: impl Iterator<Item = u32>) -> (u64, u64) {
     let limiter = patient(&redis.url());

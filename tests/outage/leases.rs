@@ -90,6 +90,28 @@ fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
     });
 }
 
+#[test]
+fn leases_end_once_the_server_takes_releases_again() {
+    let refusals: [[&[&str]; 2]; 2] = [
+        [&["CONFIG", "SET", "min-replicas-to-write", "1"], &["CONFIG", "SET", "min-replicas-to-write", "0"]],
+        [&["ACL", "SETUSER", "default", "-zrem"], &["ACL", "SETUSER", "default", "+@all"]],
+    ];
+    for [begin, end] in refusals {
+        let redis = Redis::start();
+        let store = open_store_within(&redis.url(), "100ms");
+        Runtime::new().unwrap().block_on(async {
+            store.warm_up().await.unwrap();
+            let held = take(&store).await.unwrap();
+            redis.command(begin);
+            held.iter().for_each(|lease| store.release(lease));
+            wait_until("the server refuses", || redis.command(&["INFO", "errorstats"]).contains("count="));
+            assert_eq!(redis.command(&["ZCARD", BUCKET]), "2", "{begin:?}");
+            redis.command(end);
+            wait_until_none_is_taken(&store).await;
+        });
+    }
+}
+
 /// A bucket that has another type by now can't be changed, but nobody needs its release any more once the lease has ended.
 #[test]
 fn a_release_that_the_server_refuses_is_given_up_when_the_lease_has_ended() {

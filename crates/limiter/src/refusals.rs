@@ -48,6 +48,7 @@ use crate::{
     text,
 };
 
+pub(super) use self::block::Recollection;
 use self::{
     allowance::AskAllowance,
     block::{Block, CostRefusal, Recall},
@@ -114,27 +115,33 @@ impl Refusals {
     ) -> Verdict<'_> {
         while self.blocks.load(Relaxed) > 0 {
             let mut turns = Turns { refusals: self, taken: SmallVec::new() };
-            let (mut outcomes, mut asked, mut ask_at) = (SmallVec::new(), None, now);
+            let (mut outcomes, mut asked, mut latest_ask_at) = (SmallVec::new(), None, now);
+            // The delay of a request is the longest of its limits'.
+            let mut is_delay_known = true;
             for (charge, costs) in charges() {
                 let mut refused = None;
                 match self.known(charge, costs, now) {
                     Recall::Nothing => {}
                     Recall::Refused(outcome) => refused = Some(outcome),
-                    Recall::Due(answered, at) => {
+                    Recall::Due { answered, ask_at, is_refused } => {
                         let (bucket, cost) = (charge.bucket.clone(), charge.cost.max(1));
                         turns.taken.push(AskTurn { bucket, cost, answered });
-                        ask_at = ask_at.max(at);
+                        latest_ask_at = latest_ask_at.max(ask_at);
+                        is_delay_known &= !is_refused;
                     }
-                    Recall::Asked(answer) => asked = Some(answer),
+                    Recall::Asked { answer, is_refused } => {
+                        asked = Some(answer);
+                        is_delay_known &= !is_refused;
+                    }
                 }
                 outcomes.push(refused);
             }
-            if outcomes.iter().any(Option::is_some) {
+            if is_delay_known && outcomes.iter().any(Option::is_some) {
                 return Verdict::Refused(outcomes);
             }
             let Some(answer) = asked else {
-                if ask_at > now {
-                    sleep_until(ask_at.min(ask_by)).await;
+                if latest_ask_at > now {
+                    sleep_until(latest_ask_at.min(ask_by)).await;
                 }
                 return Verdict::Ask(turns);
             };
@@ -158,26 +165,20 @@ impl Refusals {
         })
     }
 
-    /// Returns how the bucket of a charge stands that is refused now, unless somebody is to ask whether that still
-    /// holds.
-    pub(super) fn refused(
-        &self,
-        Charge { bucket, quota, cost, .. }: &Charge,
-        costs: Costs,
-        now: Instant,
-    ) -> Option<Outcome> {
-        self.look(bucket, *quota, |block, _| {
-            let refusal = block.refusal((*cost).max(1), now)?;
-            (block.is_fresh(now) && refusal.is_exact(costs)).then_some(refusal.outcome)
-        })
+    /// Returns what is known of a charge now, without asking.
+    pub(super) fn recollection(&self, charge: &Charge, costs: Costs, now: Instant) -> Recollection {
+        let Charge { bucket, quota, cost, .. } = charge;
+        let known =
+            self.look(bucket, *quota, |block, _| Some(block.recollection((*cost).max(1), costs, now)));
+        known.unwrap_or(Recollection::Nothing)
     }
 
-    fn look(
+    fn look<T>(
         &self,
         bucket: &Bytes,
         quota: Quota,
-        look: impl FnOnce(&Block, &mut AskAllowance) -> Option<Outcome>,
-    ) -> Option<Outcome> {
+        look: impl FnOnce(&Block, &mut AskAllowance) -> Option<T>,
+    ) -> Option<T> {
         let hash = text::hash(bucket);
         let BlockShard { blocks, allowance } = &mut *self.shard(hash).lock();
         let block =

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     Algorithm, Ask, Limited, Origin, Refusal, Scope, Standings,
     charged_ask::{ChargedAsk, ChargedAsks},
-    refusals::{Sending, Turns, Verdict},
+    refusals::{Recollection, Sending, Turns, Verdict},
     store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
 };
 
@@ -30,6 +30,13 @@ impl Limiter {
                 let mut standings = Standings::new();
                 for (asked, outcome) in enforcing().zip(outcomes) {
                     outcome.inspect(|outcome| asked.stand(*outcome, Origin::LocalRefusal, &mut standings));
+                }
+                // The delay is the longest of all limits', also of those that this process counts.
+                for asked in asked.iter().filter(|asked| !asked.charge.shadow) {
+                    if let Store::Memory(store) = &**self.store_of(asked.scope) {
+                        let refused = store.refuse(&asked.charge, now.into_std());
+                        refused.inspect(|outcome| asked.stand(*outcome, Origin::Store, &mut standings));
+                    }
                 }
                 Err(Refusal::Limited(Box::new(Limited { standings })))
             }
@@ -66,10 +73,10 @@ impl Limiter {
             return None;
         }
         // Several are charged together by the store in this process, and then each is told.
-        let is_told = |own: &&ChargedAsk<'_>| {
-            asked.len() == 1 || !matches!(&**self.store_of(own.scope), Store::Memory(_))
-        };
-        self.refused(asked.iter().filter(is_told), now)
+        if asked.len() > 1 && matches!(*self.store, Store::Memory(_)) {
+            return None;
+        }
+        self.refused(&mut asked.iter(), now)
     }
 
     /// Refuses a request that is to wait for a bucket, if it is known that a limit which nobody waits for refuses it.
@@ -85,25 +92,30 @@ impl Limiter {
                 && own.charge.quota.algorithm != Algorithm::Concurrency
                 && !self.waits.has_waiters(&own.charge.bucket)
         };
-        self.refused(asked.iter().filter(is_other), now)
+        self.refused(&mut asked.iter().filter(is_other), now)
     }
 
-    /// Returns how these charges are refused now, those of which that is known.
+    /// Returns how these charges are refused now. `None` if that isn't known of one, or if it is known of none.
     fn refused<'r>(
         &self,
-        asked: impl Iterator<Item = &'r ChargedAsk<'r>>,
+        asked: &mut dyn Iterator<Item = &'r ChargedAsk<'r>>,
         now: Instant,
     ) -> Option<Box<Limited>> {
-        let refused = |own: &ChargedAsk<'_>| match &**self.store_of(own.scope) {
-            Store::Memory(store) => Some((store.refuse(&own.charge, now.into_std())?, Origin::Store)),
-            Store::Redis(_) if !own.charge.shadow => {
-                Some((self.refusals.refused(&own.charge, own.costs(), now)?, Origin::LocalRefusal))
-            }
-            Store::Redis(_) => None,
-        };
         let mut standings = Standings::new();
-        for own in asked {
-            refused(own).inspect(|(outcome, origin)| own.stand(*outcome, *origin, &mut standings));
+        for own in asked.filter(|own| !own.charge.shadow) {
+            match &**self.store_of(own.scope) {
+                Store::Memory(store) => {
+                    let refused = store.refuse(&own.charge, now.into_std());
+                    refused.inspect(|outcome| own.stand(*outcome, Origin::Store, &mut standings));
+                }
+                Store::Redis(_) => match self.refusals.recollection(&own.charge, own.costs(), now) {
+                    Recollection::Nothing => {}
+                    Recollection::Refused(outcome) => {
+                        own.stand(outcome, Origin::LocalRefusal, &mut standings);
+                    }
+                    Recollection::RefusedForUnknownTime => return None,
+                },
+            }
         }
         (!standings.is_empty()).then(|| Box::new(Limited { standings }))
     }

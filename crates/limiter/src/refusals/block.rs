@@ -108,10 +108,25 @@ impl Turn {
 pub(super) enum Recall {
     Nothing,
     Refused(Outcome),
-    /// The request asks for all others, but not before this time.
-    Due(Arc<Notify>, Instant),
+    /// The request asks for all others, but not before this time. It may be sure that it is refused, but not for how long.
+    Due {
+        answered: Arc<Notify>,
+        ask_at: Instant,
+        is_refused: bool,
+    },
     /// Other requests ask. This one waits for an answer.
-    Asked(OwnedNotified),
+    Asked {
+        answer: OwnedNotified,
+        is_refused: bool,
+    },
+}
+
+/// The answer to a charge by what is known, if nobody asks.
+pub(crate) enum Recollection {
+    Nothing,
+    Refused(Outcome),
+    /// It is refused, but the store is to be asked for how long.
+    RefusedForUnknownTime,
 }
 
 /// A refusal by what is known.
@@ -218,13 +233,25 @@ impl Block {
                     held = Some(HeldCall { worker: thread::current().id(), until: ask_at });
                 }
                 None if self.turn.room() < u64::from(cost) => {
-                    return Recall::Asked(self.answered.clone().notified_owned());
+                    let answer = self.answered.clone().notified_owned();
+                    return Recall::Asked { answer, is_refused: self.blocks(cost, now) };
                 }
                 None => {}
             },
         }
         self.turn.join(cost, held);
-        Recall::Due(self.answered.clone(), ask_at)
+        Recall::Due { answered: self.answered.clone(), ask_at, is_refused: self.blocks(cost, now) }
+    }
+
+    /// Returns what is known of a cost now, without asking.
+    pub(super) fn recollection(&self, cost: u32, costs: Costs, now: Instant) -> Recollection {
+        match self.refusal(cost, now) {
+            Some(refusal) if self.is_fresh(now) && refusal.is_exact(costs) => {
+                Recollection::Refused(refusal.outcome)
+            }
+            None if !self.blocks(cost, now) => Recollection::Nothing,
+            _ => Recollection::RefusedForUnknownTime,
+        }
     }
 
     /// Returns the number of requests that ask now, for all others.

@@ -346,10 +346,13 @@ fn a_charge_by_another_quota_ends_a_block() {
         advance(us(1)).await;
         let refused = shop.take(&narrow).outcomes[0];
         refusals.learn(&narrow, &refused, refusals.sending(), true);
-        assert!(refusals.refused(&narrow, Costs::Vary, Instant::now()).is_some());
+        assert!(matches!(
+            refusals.recollection(&narrow, Costs::Vary, Instant::now()),
+            Recollection::Refused(_)
+        ));
         refusals.learn(&wide, &shop.take(&wide).outcomes[0], sent, true);
         assert!(shop.delay_us(&narrow) > refused.delay_us.unwrap());
-        assert!(refusals.refused(&narrow, Costs::Vary, Instant::now()).is_none());
+        assert!(matches!(refusals.recollection(&narrow, Costs::Vary, Instant::now()), Recollection::Nothing));
     });
 }
 

@@ -544,7 +544,12 @@ impl Batcher {
         };
         for (waiting, reply) in batch.into_iter().zip(replies) {
             let reply = reply.map_err(|text| self.failed(&waiting.operation, text));
-            let Some(answer) = waiting.answer else { continue };
+            let Some(answer) = waiting.answer else {
+                if reply.is_err() {
+                    self.note_undone(waiting.operation);
+                }
+                continue;
+            };
             // A caller that has left in the meantime keeps its charge, but not its leases.
             if let Err(Ok(reply)) = answer.send(reply) {
                 self.give_back(lane, reply);
