@@ -163,7 +163,7 @@ fn ratelimit_fields(bencher: Bencher<'_, '_>, limits: usize) {
         quota,
         outcome: Outcome { charged: true, remaining: 42, grow_us: 7_000_000, delay_us: Some(0), rate: None },
         origin: Origin::Store,
-        reading: 0,
+        number: 0,
     };
     let standings = ["per-client", "per-key"].map(standing);
     bencher.with_inputs(answer).bench_local_refs(|fields| {

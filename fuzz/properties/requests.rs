@@ -229,7 +229,7 @@ pub fn fields(bytes: &[u8]) {
         limit: Arc::new(Limit::new("a-limit", quota)),
         quota,
         origin: Origin::Store,
-        reading: 0,
+        number: 0,
         outcome: Outcome {
             charged: true,
             remaining: next(),

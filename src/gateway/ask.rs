@@ -74,7 +74,7 @@ impl Exchange {
             of.push(start..asks.len());
             rules.extend(limits);
         }
-        let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.reading(place)).collect();
+        let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.number(place)).collect();
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
         if let Some((place, refusal)) = uncountable {
             rules::record_reports(limiter, &rules, &asks, deadline).await;

@@ -236,6 +236,27 @@ fn a_question_for_several_keys_of_a_limit_bans_the_one_that_is_refused() {
     assert_eq!(ask(&["mallory"]).retry_after_ms().div_ceil(3_600_000), 1);
 }
 
+/// Past the limit's share of memory, new keys without a client are counted together.
+#[test]
+fn all_keys_of_a_question_pay_where_they_are_counted_together() {
+    let limit =
+        "[store]\nmax_memory = \"1MiB\"\n[limits.logins]\nkey = \"header:x-user\"\nrate = \"1000000/h\"\n";
+    let decider = Decider::start("", limit);
+    let ask = |keys: &mut dyn Iterator<Item = String>| {
+        let limits: Vec<_> = keys.map(|key| format!(r#"{{"name":"logins","key":"{key}"}}"#)).collect();
+        let answer = question(&decider, &format!(r#"{{"limits":[{}]}}"#, limits.join(",")));
+        let standings = answer.header("ratelimit").unwrap().to_owned();
+        let left = standings.split_once(";r=").unwrap().1.split(';').next().unwrap().to_owned();
+        left.parse::<u64>().unwrap()
+    };
+    for flood in 0..100 {
+        ask(&mut (0..256).map(|key| format!("{flood}-{key}")));
+    }
+    let before = ask(&mut ["one".to_owned()].into_iter());
+    assert!(before < 999_999, "it is counted with others: {before} left");
+    assert_eq!(ask(&mut ["two", "three", "four"].map(str::to_owned).into_iter()), before - 3);
+}
+
 #[test]
 fn envoy_asks_by_http_2_too() {
     let decider = Decider::start("", THREE);

@@ -1,9 +1,9 @@
-//! If too many decisions wait for the store, the failure policy applies at once.
+//! What happens at the bounds of memory and of decisions that wait.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::timeout};
-use tollgate_limiter::{Limit, OnFailure, Refusal, StoreError};
+use tollgate_limiter::{Ask, Limit, OnFailure, Refusal, StoreError};
 
 use crate::{
     harness::redis::Redis,
@@ -40,5 +40,19 @@ fn of_too_many_decisions_that_wait_for_the_store_the_last_fail_at_once() {
         let decided = decisions.join_all().await;
         let admitted = decided.iter().filter(|decided| decided.is_ok()).count();
         assert!(admitted >= 8_192, "{admitted}");
+    });
+}
+
+#[test]
+fn a_key_is_looked_up_though_there_is_no_memory_for_it() {
+    block_on(async {
+        let limiter = open("memory:", "max_memory = \"1MiB\"");
+        let limit = Arc::new(Limit::new("l", quota("1000000/h")).with_bans_of(Duration::from_secs(60)));
+        for key in 0..20_000 {
+            limiter.try_acquire(&[Ask::new(&limit, key.to_string())]).await.unwrap();
+        }
+        let nobody = Ask::new(&limit, "nobody");
+        assert_eq!(limiter.banned_for(&nobody).await.unwrap(), None);
+        assert!(limiter.peek(&nobody).await.unwrap().is_by_network);
     });
 }

@@ -180,8 +180,8 @@ impl Placed for ChargedAsk<'_> {
         self.is_of_ban() || self.charge.quota != self.common
     }
 
-    fn reading(&self) -> u16 {
-        self.ask.reading
+    fn is_other_reading(&self) -> bool {
+        self.ask.is_other_reading
     }
 
     fn move_to(&mut self, charge: Charge) {

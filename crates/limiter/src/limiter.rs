@@ -21,7 +21,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use tokio::time::{Duration, Instant};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::{
     Admission, Ask, Origin, Refusal, Scope, StoreSettings,
@@ -313,13 +313,14 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
         let (now, patience) = (Instant::now(), Patience::Until(Some(arrival)));
-        match self.queue_to_join(asks, arrival, patience)? {
-            None => {
-                let latest = now + self.timeout;
-                let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
-                self.decide_now(asks, now, deadline).await
-            }
-            Some(_) => self.admit_in_time(asks, arrival, Some(now), patience).await,
+        let latest = now + self.timeout;
+        let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+        if self.queue_to_join(asks, arrival, patience)?.is_none() {
+            return self.decide_now(asks, now, deadline).await;
+        }
+        match timeout_at(deadline, self.admit_in_time(asks, arrival, Some(now), patience)).await {
+            Ok(decided) => decided,
+            Err(_) => self.go_without_store(self.charges_of(asks)?, StoreError::Timeout, deadline).await,
         }
     }
 

@@ -42,8 +42,8 @@ pub struct Standing {
     pub outcome: Outcome,
     /// The origin of the decision.
     pub origin: Origin,
-    /// The number of its key among those that servers may read in the request.
-    pub reading: u16,
+    /// The number that sets it apart from the request's others for the same limit.
+    pub number: u16,
 }
 
 /// The origin of a limit's decision.
@@ -131,10 +131,10 @@ impl Standing {
     /// Returns the standing of a limit. If the store holds it to another rate, that is shown. For a shadowing limit the origin is
     /// always [`Origin::Shadow`].
     pub(crate) fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
-        let Ask { limit, reading, .. } = ask;
+        let Ask { limit, number, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };
         let quota = quota.at(outcome.rate);
-        Self { limit: limit.clone(), quota, outcome, origin, reading: *reading }
+        Self { limit: limit.clone(), quota, outcome, origin, number: *number }
     }
 
     /// Orders the standings of a limit: of those that refused the one with the greatest delay is the tightest, else the
@@ -149,7 +149,7 @@ impl Standing {
 
     /// Returns true if it is the standing of this ask.
     pub fn is_of(&self, ask: &Ask) -> bool {
-        Arc::ptr_eq(&self.limit, &ask.limit) && self.reading == ask.reading
+        Arc::ptr_eq(&self.limit, &ask.limit) && self.number == ask.number
     }
 
     /// Returns the effect on a request that all limits admitted, or didn't.

@@ -201,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Looks as [`Self::peek`] does, where a charge is counted. Says whether that is elsewhere than in the bucket of its
+    /// Looks as [`Self::peek`] does, where a charge is counted, for one permit if it costs nothing. Says whether that is elsewhere than in the bucket of its
     /// key, or may be.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Store {
             return store.peek(charge);
         }
         let Charge { bucket, quota, cost, .. } = charge.charge().clone();
-        Ok((self.peek(bucket, quota, cost, deadline).await?, false))
+        Ok((self.peek(bucket, quota, cost.max(1), deadline).await?, false))
     }
 
     /// Forgets all that was counted in a bucket.

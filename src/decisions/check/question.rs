@@ -109,6 +109,6 @@ impl LimitInQuestion {
         let key =
             key_of_values(rule.config(), &written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
         let ask = rule.ask_for(key);
-        Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).reading(place)])))
+        Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).number(place)])))
     }
 }

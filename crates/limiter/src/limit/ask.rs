@@ -39,8 +39,10 @@ pub struct Ask {
     pub(crate) settles: Option<u32>,
     /// The client's address.
     pub(crate) client: Option<IpAddr>,
-    /// The number of its key among those that servers may read in the request for the same limit.
-    pub(crate) reading: u16,
+    /// The number that sets it apart from the request's others for the same limit.
+    pub(crate) number: u16,
+    /// Its key is one of several that servers may read in the request, and not the first.
+    pub(crate) is_other_reading: bool,
 }
 
 impl Ask {
@@ -60,7 +62,16 @@ impl Ask {
     /// ```
     pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
         let limit = limit.clone();
-        Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
+        Self {
+            limit,
+            key: key.into(),
+            cost: 1,
+            rate: None,
+            settles: None,
+            client: None,
+            number: 0,
+            is_other_reading: false,
+        }
     }
 
     /// Returns the limit.
@@ -206,7 +217,28 @@ impl Ask {
         Self { rate, ..self }
     }
 
-    /// Sets the number of its key among those that servers may read in the request.
+    /// Sets the number that sets it apart from others of a request, for which the same limit is asked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let admission = limiter.try_acquire([Ask::new(&logins, "alice"), Ask::new(&logins, "bob").number(1)]).await?;
+    /// assert!(admission.standings().iter().map(|standing| standing.number).eq([0, 1]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn number(self, number: u16) -> Self {
+        Self { number, ..self }
+    }
+
+    /// Sets the number of its key among those that servers may read in the request. The request has only one of these keys.
     ///
     /// # Examples
     ///
@@ -220,13 +252,13 @@ impl Ask {
     /// // One server may read `alice` in the request, another one `bob`.
     /// let asks = [Ask::new(&logins, "alice").reading(0), Ask::new(&logins, "bob").reading(1)];
     /// let admission = limiter.try_acquire(asks).await?;
-    /// assert!(admission.standings().iter().map(|standing| standing.reading).eq([0, 1]));
+    /// assert!(admission.standings().iter().map(|standing| standing.number).eq([0, 1]));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
     pub fn reading(self, reading: u16) -> Self {
-        Self { reading, ..self }
+        Self { number: reading, is_other_reading: reading > 0, ..self }
     }
 
     /// Returns the key's own rate from the file, if any.

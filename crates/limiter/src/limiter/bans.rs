@@ -43,7 +43,6 @@ impl Limiter {
     pub async fn ban(&self, ask: &Ask) -> Result<bool, StoreError> {
         let own = self.charged(ask);
         let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(false) };
-        ban.charge.cost = 1;
         let deadline = Instant::now() + PATIENCE;
         let banned = self.store_of(ban.scope).report_placed(&mut ban, deadline).await;
         if banned.is_err() && ask.limit.on_failure == OnFailure::Local {
@@ -86,7 +85,6 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<Option<Duration>, StoreError> {
         let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(None) };
-        ban.charge.cost = 1;
         let (usage, _) = self.store_of(ban.scope).peek_placed(&mut ban, deadline).await?;
         Ok(usage.delay_us.filter(|delay_us| *delay_us > 0).map(Duration::from_micros))
     }

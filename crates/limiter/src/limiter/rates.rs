@@ -2,10 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::{
-    Ask, Counted, Limit, Override, Quota, Rate, Scope, SetWhen,
-    store::{Store, StoreError},
-};
+use crate::{Ask, Counted, Limit, Override, Quota, Rate, SetWhen, store::StoreError};
 
 use super::{Limiter, operators::PATIENCE};
 
@@ -178,8 +175,6 @@ impl Limiter {
 
     /// Returns true if the rates of a limit are those that Redis holds for Java, too.
     pub(super) fn is_shared_with_java(&self, limit: &Limit) -> bool {
-        limit.quota.algorithm.is_changed_by_others()
-            && limit.scope == Scope::Shared
-            && matches!(*self.store, Store::Redis(_))
+        limit.quota.algorithm.is_changed_by_others() && self.is_shared(limit.scope)
     }
 }

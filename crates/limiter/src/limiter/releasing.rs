@@ -85,7 +85,7 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let (Charge { bucket, quota, cost, .. }, scope) = self.charge(ask);
-        if quota.algorithm.is_changed_by_others() {
+        if self.is_shared_with_java(&ask.limit) {
             let is_given = self.store.release_permits(&bucket, quota, cost, deadline).await?;
             // Those who wait here needn't wait for a grant to end.
             self.forget(&bucket);

@@ -52,9 +52,9 @@ pub(crate) trait Placed {
         false
     }
 
-    /// Returns the number of its key among those that servers may read in the request for the same limit.
-    fn reading(&self) -> u16 {
-        0
+    /// Returns true if its key is one of several that servers may read in the request, and not the first.
+    fn is_other_reading(&self) -> bool {
+        false
     }
 
     /// Replaces the charge by one of its overflow's.

@@ -203,7 +203,7 @@ impl MemoryStore {
             has_networks() && placed.overflow().is_some_and(|overflow| overflow.network.is_none());
         let name = Name::hashed(&charge.bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
-        let usage = usage(shard, name, charge.quota, charge.cost, time_us);
+        let usage = usage(shard, name, charge.quota, charge.cost.max(1), time_us);
         Ok((usage, placed.is_moved() || is_unknown && shard.find(name).is_none()))
     }
 
@@ -434,7 +434,7 @@ impl MemoryStore {
             });
             if let Some(mut moved) = moved {
                 hashes[at] = text::hash(&moved.bucket);
-                if charges[at].reading() > 0 {
+                if charges[at].is_other_reading() {
                     pay_once(&mut charges[..at], &mut moved);
                 }
                 charges[at].move_to(moved);

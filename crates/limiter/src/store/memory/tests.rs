@@ -63,7 +63,7 @@ struct Newcomer {
     charge: Charge,
     network: Option<Charge>,
     is_moved: bool,
-    reading: u16,
+    is_other_reading: bool,
 }
 
 impl Newcomer {
@@ -73,7 +73,7 @@ impl Newcomer {
             charge: charge(&format!(":l:sw:{{{key}}}"), permits, window_us),
             network: Some(network),
             is_moved: false,
-            reading: 0,
+            is_other_reading: false,
         }
     }
 }
@@ -92,8 +92,8 @@ impl Placed for Newcomer {
         Some(Overflow { network: self.network.clone(), rest })
     }
 
-    fn reading(&self) -> u16 {
-        self.reading
+    fn is_other_reading(&self) -> bool {
+        self.is_other_reading
     }
 
     fn move_to(&mut self, charge: Charge) {
@@ -147,7 +147,7 @@ fn readings_of_one_request_that_are_counted_together_pay_once() {
             let mut asked = Newcomer::new(&format!("reading-{at}"), 3, 3, 10_000_000);
             let network = asked.network.as_mut().expect("it has one");
             (asked.charge.cost, network.cost) = (*cost, *cost);
-            asked.reading = at as u16;
+            asked.is_other_reading = at > 0;
             asked
         };
         let mut asked: Vec<_> = costs.iter().enumerate().map(newcomer).collect();
