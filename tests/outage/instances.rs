@@ -56,6 +56,7 @@ fn a_gateway_that_has_not_reached_the_store_yet_rejects_what_it_would_count() {
     let answer = gateway.get("/");
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", gateway.log());
     assert_eq!((gateway.get("/allowed").status, known(&gateway)), (200, 0.0));
+    gateway.wait_for_log("haven't been counted (store.instances = \"auto\")");
     redis.restart();
     wait_until("it has counted itself", || known(&gateway) == 1.0);
     redis.kill();

@@ -119,22 +119,21 @@ impl Refusals {
             // The delay of a request is the longest of its limits'.
             let mut is_delay_known = true;
             for (charge, costs) in charges() {
-                let mut refused = None;
-                match self.known(charge, costs, now) {
-                    Recall::Nothing => {}
-                    Recall::Refused(outcome) => refused = Some(outcome),
+                outcomes.push(match self.known(charge, costs, now) {
+                    Recall::Nothing => None,
+                    Recall::Refused(outcome) => Some(outcome),
                     Recall::Due { answered, ask_at, is_refused } => {
                         let (bucket, cost) = (charge.bucket.clone(), charge.cost.max(1));
                         turns.taken.push(AskTurn { bucket, cost, answered });
                         latest_ask_at = latest_ask_at.max(ask_at);
                         is_delay_known &= !is_refused;
+                        None
                     }
                     Recall::Asked { answer, is_refused } => {
-                        asked = Some(answer);
-                        is_delay_known &= !is_refused;
+                        (asked, is_delay_known) = (Some(answer), is_delay_known && !is_refused);
+                        None
                     }
-                }
-                outcomes.push(refused);
+                });
             }
             if is_delay_known && outcomes.iter().any(Option::is_some) {
                 return Verdict::Refused(outcomes);

@@ -73,8 +73,8 @@ pub(in crate::config) struct LimitTable {
     /// Gateways that count together: all that use the store (`"shared"`), or each process alone
     /// (`"instance"`). Default: `"shared"`.
     pub scope: ParsedText<Scope>,
-    /// Longest time to hold a request that exceeds the limit before it is rejected, at most `"1h"`. Default:
-    /// `"0s"`.
+    /// Longest time to hold a request that exceeds the limit before it is rejected, at most `"1h"`. If it exceeds several limits,
+    /// the shortest of their times. Default: `"0s"`.
     pub wait: Spanned<ParsedText<Wait>>,
     /// `"enforce"` the limit, or `"shadow"` it: count and report, but reject nothing. Default: `"enforce"`.
     pub mode: ParsedText<Mode>,

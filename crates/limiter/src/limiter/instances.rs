@@ -63,7 +63,7 @@ impl Limiter {
 
     /// Counts the processes that share the limits, this one included, for as long as the limiter lives.
     pub(super) async fn count_instances(limiter: Weak<Self>) {
-        let mut last = None;
+        let (mut last, mut is_said) = (None, false);
         while let Some(limiter) = limiter.upgrade() {
             let deadline = Instant::now() + PATIENCE;
             let pause = match limiter.store.count_instances(&limiter.key_prefix, deadline).await {
@@ -77,6 +77,13 @@ impl Limiter {
                 }
                 Err(error) => {
                     tracing::debug!("the gateways that share the limits can't be counted: {error}");
+                    if limiter.instances().is_none() && !is_said {
+                        tracing::warn!(
+                            "the gateways that share the limits haven't been counted (store.instances = \"auto\"): until the store \
+                             answers, limits with on_failure = \"local\" refuse all requests\nwrite a number for store.instances to count meanwhile"
+                        );
+                        is_said = true;
+                    }
                     TRY_EVERY
                 }
             };
