@@ -37,7 +37,6 @@ use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 use serde_json::Value;
 use tollgate_limiter::StoreSettings;
 
-pub(crate) use self::jwt::read_jwks;
 pub use self::{
     body::BodyTemplate,
     decisions::{Callers, CountHeaders, DecisionsSettings, RatelimitSettings, XdsSettings},
@@ -63,6 +62,7 @@ use self::{
     file::{ConfigFile, ValueList},
     value::{FromText, ParsedText},
 };
+pub(crate) use self::{jwt::read_jwks, limit::algorithm_of_descriptors};
 
 /// A complete, valid configuration. Every name that it uses is defined.
 #[derive(Debug, PartialEq)]

@@ -304,6 +304,7 @@ impl Gateway {
         let on_limit = self.route(facts).and_then(|route| route.on_limit.as_ref());
         let (is_grpc, form, mut response) = (facts.is_grpc, self.ratelimit_headers, Response::default());
         let (status, body) = match facts.lines() {
+            // Of HTTP/1.1, whose connection takes the lines from the exchange.
             Some(lines) => rejection.answer(is_grpc, form, on_limit, lines),
             None => rejection.answer(is_grpc, form, on_limit, response.headers_mut()),
         };

@@ -158,7 +158,7 @@ impl Rule {
         let client = descriptor::client(value);
         self.terms_of(descriptor::count(&self.config, value), |keys| {
             let ask = |CountedKey { key, rate: own }| {
-                let ask = self.charge(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));
+                let ask = self.ask_of(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));
                 client.into_iter().fold(ask, Ask::from_client)
             };
             Ok(keys.into_iter().map(ask).collect())
@@ -184,7 +184,7 @@ impl Rule {
     /// Returns what a request asks of the limit that counts for these keys and costs so much.
     fn asks_for(&self, keys: impl IntoIterator<Item = CountedKey>, client: IpAddr, cost: u32) -> Asks {
         let ask = |(reading, CountedKey { key, rate })| {
-            self.charge(Key::of_text(key), rate, cost).from_client(client).reading(reading)
+            self.ask_of(Key::of_text(key), rate, cost).from_client(client).reading(reading)
         };
         (0..).zip(keys).map(ask).collect()
     }
@@ -202,7 +202,7 @@ impl Rule {
     }
 
     /// Returns the ask for a key at this cost. What only the response tells is settled later.
-    pub(crate) fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
+    pub(crate) fn ask_of(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
         let ask = Ask::new(&self.limit, key).rate(rate);
         match self.config.cost {
             _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),

@@ -11,6 +11,13 @@ use tollgate_limiter::{
 
 use super::KnownKeys;
 
+/// From this window on, limits of descriptors with more permits than [`EXACT_MOST`] count in cells, which take less memory.
+const LONG_US: u64 = 24 * 3600 * 1_000_000;
+/// The most permits of a long window to count one by one.
+const EXACT_MOST: u32 = 10_000;
+/// The cells of a long window.
+const CELLS: u32 = 60;
+
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
 pub struct LimitSettings {
@@ -59,6 +66,50 @@ pub struct LimitSettings {
     pub ban: Option<Ban>,
     /// The names of its limiters in the layout of Redisson, if it has that.
     pub redisson_name: Option<RedissonName>,
+}
+
+impl LimitSettings {
+    /// Returns a limit of descriptors, whose calls state the costs.
+    pub(crate) fn of_descriptors(
+        name: String,
+        key: Vec<KeyPart>,
+        quota: Quota,
+        on_failure: OnFailure,
+    ) -> Self {
+        Self {
+            name,
+            key,
+            quota,
+            on_failure,
+            cost: Cost::Fixed(1),
+            costs_vary: true,
+            when_status: Vec::new(),
+            scope: Scope::Shared,
+            wait: Duration::ZERO,
+            mode: Mode::Enforce,
+            missing: Missing::Skip,
+            known_keys: None,
+            unknown: UnknownKey::Ip,
+            prefixes: Prefixes { ipv4: 32, ipv6: 64 },
+            exempt: Vec::new(),
+            overrides: Vec::new(),
+            rate_from: None,
+            plain: false,
+            usage: CostUsage::Charged,
+            refunds: false,
+            ban: None,
+            redisson_name: None,
+        }
+    }
+}
+
+/// Returns the algorithm that counts descriptors at a rate which nothing names an algorithm for.
+pub(crate) fn algorithm_of_descriptors(rate: Rate) -> Algorithm {
+    if rate.window_us >= LONG_US && rate.permits > EXACT_MOST {
+        Algorithm::SlidingCells { cells: CELLS }
+    } else {
+        Algorithm::SlidingWindow
+    }
 }
 
 impl LimitSettings {

@@ -33,7 +33,7 @@ pub(crate) async fn record_reports(
 ) {
     if let Some(SplitAsks { reports, .. }) = split(rules, asks) {
         // The call is refused already.
-        let _ = limiter.report(&reports, Instant::now(), deadline).await;
+        let _ = limiter.report(&reports, deadline).await;
     }
 }
 
@@ -48,7 +48,7 @@ impl SplitAsks {
         deadline: Option<Instant>,
         others: impl Future<Output = Result<Admission, Refusal>>,
     ) -> Result<Admission, Refusal> {
-        let recorded = limiter.report(&self.reports, Instant::now(), deadline).await?;
+        let recorded = limiter.report(&self.reports, deadline).await?;
         if self.others.is_empty() { Ok(recorded) } else { recorded.and(others.await) }
     }
 }

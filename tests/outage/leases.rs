@@ -92,9 +92,10 @@ fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
 
 #[test]
 fn leases_end_once_the_server_takes_releases_again() {
-    let refusals: [[&[&str]; 2]; 2] = [
+    let refusals: [[&[&str]; 2]; 3] = [
         [&["CONFIG", "SET", "min-replicas-to-write", "1"], &["CONFIG", "SET", "min-replicas-to-write", "0"]],
         [&["ACL", "SETUSER", "default", "-zrem"], &["ACL", "SETUSER", "default", "+@all"]],
+        [&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]],
     ];
     for [begin, end] in refusals {
         let redis = Redis::start();

@@ -313,8 +313,7 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
         let (now, patience) = (Instant::now(), Patience::Until(Some(arrival)));
-        let latest = now + self.timeout;
-        let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+        let deadline = self.within_timeout(now, deadline);
         if self.queue_to_join(asks, arrival, patience)?.is_none() {
             return self.decide_now(asks, now, deadline).await;
         }
@@ -477,6 +476,12 @@ impl Limiter {
     ) -> Result<Admission, Refusal> {
         self.failures.add(error.kind());
         Box::pin(self.take_without_store(asked, error, deadline)).await
+    }
+
+    /// Returns a caller's deadline for the store, or the store's own if that is earlier.
+    fn within_timeout(&self, now: Instant, deadline: Option<Instant>) -> Instant {
+        let latest = now + self.timeout;
+        deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
     /// Returns the store in which limits of this scope count.

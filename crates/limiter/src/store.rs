@@ -290,8 +290,7 @@ impl Store {
     /// # }
     /// ```
     pub fn release(&self, lease: &Lease) {
-        let Lease { bucket, quota, id } = lease.clone();
-        self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+        self.send(lease.clone().release());
     }
 
     /// Gives a sign of life of this process, and returns how many processes with this prefix have lately given one.

@@ -1,13 +1,13 @@
 //! The limit at the end of a descriptor.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tollgate_limiter::{Algorithm, Prefixes, Quota, Rate, Scope, text};
+use tollgate_limiter::{Quota, Rate, text};
 
 use super::read::{Fields, Reader, Way};
 use crate::config::{
-    Cost, CostUsage, KeyPart, LimitSettings, Missing, Mode, UnknownKey,
+    KeyPart, LimitSettings, Mode, algorithm_of_descriptors,
     yaml::{YamlNode, YamlValue},
 };
 
@@ -22,9 +22,6 @@ const UNITS: [(&str, u64); 7] = [
     ("month", 30 * DAY_S),
     ("year", 365 * DAY_S),
 ];
-/// The most permits of a window of a day or more to count one by one. More are counted in cells, which take less memory.
-const EXACT_MOST: u32 = 10_000;
-const CELLS: u32 = 60;
 /// Bytes of a domain and keys in the name of a limit.
 const NAME_BYTES: usize = 40;
 
@@ -97,39 +94,15 @@ impl Reader<'_> {
 
     /// Defines the limit at the end of this way, and returns its name.
     pub(super) fn limit(&mut self, rate: Rate, mode: Mode, way: &Way) -> String {
-        let is_large = rate.window_us >= DAY_S * 1_000_000 && rate.permits > EXACT_MOST;
-        let algorithm =
-            if is_large { Algorithm::SlidingCells { cells: CELLS } } else { Algorithm::SlidingWindow };
         let mut name = limit_name::<8>(way);
         if self.limits.contains_key(&name) {
             // Another way has the same hash, and keeps its name.
             name = limit_name::<32>(way);
         }
-        let limit = LimitSettings {
-            name: name.clone(),
-            key: way[1..].iter().map(|(key, _)| KeyPart::Descriptor(key.clone())).collect(),
-            quota: Quota::new(algorithm, rate),
-            cost: Cost::Fixed(1),
-            costs_vary: true,
-            when_status: Vec::new(),
-            scope: Scope::Shared,
-            wait: Duration::ZERO,
-            mode,
-            missing: Missing::Skip,
-            known_keys: None,
-            unknown: UnknownKey::Ip,
-            prefixes: Prefixes { ipv4: 32, ipv6: 64 },
-            exempt: Vec::new(),
-            overrides: Vec::new(),
-            rate_from: None,
-            plain: false,
-            on_failure: self.on_failure,
-            usage: CostUsage::Charged,
-            refunds: false,
-            ban: None,
-            redisson_name: None,
-        };
-        self.limits.insert(name.clone(), Arc::new(limit));
+        let key = way[1..].iter().map(|(key, _)| KeyPart::Descriptor(key.clone())).collect();
+        let quota = Quota::new(algorithm_of_descriptors(rate), rate);
+        let limit = LimitSettings::of_descriptors(name.clone(), key, quota, self.on_failure);
+        self.limits.insert(name.clone(), Arc::new(LimitSettings { mode, ..limit }));
         name
     }
 }

@@ -9,13 +9,10 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
+use tollgate_limiter::{Algorithm, OnFailure, Quota, Rate};
 
 use crate::{
-    config::{
-        Config, Cost, CostUsage, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode,
-        UnknownKey, Verdict,
-    },
+    config::{Config, DescriptorRule, EntryRule, KeyPart, LimitSettings, Verdict, algorithm_of_descriptors},
     rules::{Rule, Terms},
 };
 
@@ -23,11 +20,6 @@ use self::tree::EntryLevel;
 
 /// The limits of descriptors that state their own rate and have no rule.
 const STATED: [&str; 2] = ["descriptor-limit", "descriptor-limit-long"];
-/// From this window on, limits of more permits than [`EXACT_MOST`] count in cells, which take less memory.
-const LONG_US: u64 = 24 * 3600 * 1_000_000;
-/// The most permits of a long window to count one by one.
-const EXACT_MOST: u32 = 10_000;
-const CELLS: u32 = 60;
 
 /// A descriptor as a caller sends it.
 #[derive(Debug, Default)]
@@ -104,7 +96,7 @@ impl DescriptorPlanner {
             return plan;
         }
         let Some(rate) = descriptor.rate else { return DescriptorPlan::default() };
-        let Some(limit) = &self.stated[usize::from(counts_in_cells(rate))] else {
+        let Some(limit) = &self.stated[place_of_stated(rate)] else {
             return DescriptorPlan::default();
         };
         let whole = whole(domain, descriptor);
@@ -125,9 +117,9 @@ fn matching(rule: &DescriptorRule, descriptor: &Descriptor<'_>) -> Option<SmallV
     rule.entries.iter().map(place).collect()
 }
 
-/// Returns true if a limit of this rate takes too much memory to count each request by itself.
-fn counts_in_cells(rate: Rate) -> bool {
-    rate.window_us >= LONG_US && rate.permits > EXACT_MOST
+/// Returns the place of the limit among [`STATED`] that counts descriptors at this rate.
+fn place_of_stated(rate: Rate) -> usize {
+    usize::from(algorithm_of_descriptors(rate) != Algorithm::SlidingWindow)
 }
 
 /// Returns bytes that no other descriptor has.
@@ -143,30 +135,13 @@ fn whole(domain: &[u8], descriptor: &Descriptor<'_>) -> Vec<u8> {
 
 /// Returns the limits of descriptors that state their own rate and have no rule, if anybody can ask for descriptors.
 pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettings> {
-    let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingCells { cells: CELLS }];
-    let limits = STATED.into_iter().zip(algorithms).filter(|_| config.decisions.is_some());
-    limits.map(|(name, algorithm)| LimitSettings {
-        name: name.to_owned(),
-        key: vec![KeyPart::Descriptor("entries".to_owned())],
-        quota: Quota::new(algorithm, Rate { permits: Rate::MAX_PERMITS, window_us: 1_000_000 }),
-        cost: Cost::Fixed(1),
-        costs_vary: true,
-        when_status: Vec::new(),
-        scope: Scope::Shared,
-        wait: Duration::ZERO,
-        mode: Mode::Enforce,
-        missing: Missing::Skip,
-        known_keys: None,
-        unknown: UnknownKey::Ip,
-        prefixes: Prefixes { ipv4: 32, ipv6: 64 },
-        exempt: Vec::new(),
-        overrides: Vec::new(),
-        rate_from: None,
-        plain: false,
-        on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
-        usage: CostUsage::Charged,
-        refunds: false,
-        ban: None,
-        redisson_name: None,
+    let windows = [Duration::from_secs(1), Duration::from_secs(24 * 3600)];
+    let limits = STATED.into_iter().zip(windows).filter(|_| config.decisions.is_some());
+    limits.map(|(name, window)| {
+        let rate = Rate { permits: Rate::MAX_PERMITS, window_us: window.as_micros() as u64 };
+        let key = vec![KeyPart::Descriptor("entries".to_owned())];
+        let on_failure = config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure);
+        let quota = Quota::new(algorithm_of_descriptors(rate), Rate { window_us: 1_000_000, ..rate });
+        LimitSettings::of_descriptors(name.to_owned(), key, quota, on_failure)
     })
 }

@@ -14,7 +14,8 @@ use crate::config::{KeyPart, LimitSettings};
 
 /// Works out the keys of a descriptor under a limit, where `value` returns the value of the entry that stands for a part.
 ///
-/// Any bytes are a value, so that no client can make its own requests uncountable.
+/// Any bytes are a value, so that no client can make its own requests uncountable. Only credentials are read in several ways, and
+/// refused where that is ambiguous, as in requests.
 pub(crate) fn count<'d>(limit: &LimitSettings, value: impl Fn(&KeyPart) -> Option<&'d [u8]>) -> Counted {
     let client = client(&value).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     count_values(limit, client, None, |part| values(limit, part, value(part)))
@@ -29,7 +30,7 @@ fn address(value: &[u8]) -> Option<IpAddr> {
     Some(str::from_utf8(value).ok()?.parse::<IpAddr>().ok()?.to_canonical())
 }
 
-/// Returns what servers may read in a part of the key, as for a request that shows this value.
+/// Returns the values of a part of the key: of credentials what servers may read, and of all else the value as it came.
 fn values<'d>(
     limit: &LimitSettings,
     part: &KeyPart,

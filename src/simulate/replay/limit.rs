@@ -102,7 +102,7 @@ impl ReplayedLimit {
                 let cost = planned.cost(&parts.headers).unwrap_or(1);
                 let key = Key::of_text(key.clone());
                 let rate = own_rates.of(&key);
-                Terms::Counts(smallvec![planned.charge(key, rate, cost)])
+                Terms::Counts(smallvec![planned.ask_of(key, rate, cost)])
             }
             (None, terms) => {
                 tally.note_unknown(part);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::{Ask, OnFailure, charged_ask::ChargedAsk, store::StoreError};
 
-use super::{Limiter, operators::PATIENCE};
+use super::{Limiter, operators::OPERATOR_TIMEOUT};
 
 impl Limiter {
     /// Bans the key of an ask for as long as [its limit says](crate::Limit::with_bans_of), for all processes that use the
@@ -43,7 +43,8 @@ impl Limiter {
     pub async fn ban(&self, ask: &Ask) -> Result<bool, StoreError> {
         let own = self.charged(ask);
         let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(false) };
-        let deadline = Instant::now() + PATIENCE;
+        ban.charge.cost = 1;
+        let deadline = Instant::now() + OPERATOR_TIMEOUT;
         let banned = self.store_of(ban.scope).report_placed(&mut ban, deadline).await;
         if banned.is_err() && ask.limit.on_failure == OnFailure::Local {
             self.local.report_placed(&mut ban, deadline).await?;
@@ -75,7 +76,7 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer.
     pub async fn banned_for(&self, ask: &Ask) -> Result<Option<Duration>, StoreError> {
-        self.ban_of(&self.charged(ask), Instant::now() + PATIENCE).await
+        self.ban_of(&self.charged(ask), Instant::now() + OPERATOR_TIMEOUT).await
     }
 
     /// Returns the time until the ban of a key ends. `None` if it isn't banned.

@@ -9,11 +9,6 @@ use crate::{
 use super::{Limiter, failure::NO_ROOM};
 
 impl Limiter {
-    /// Refuses without touching a store where a limit asks for more than it ever allows.
-    pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
-        self.charges_of(asks).map(drop)
-    }
-
     /// Returns the charges of a request. A cost that never fits is refused without asking.
     pub(super) fn charges_of<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
@@ -65,7 +60,7 @@ fn join_equal(asked: &mut ChargedAsks<'_>) {
 }
 
 /// Refuses without touching a store where a limit asks for more than it ever allows.
-pub(super) fn refuse_what_never_fits(asked: &ChargedAsks<'_>) -> Result<(), Refusal> {
+fn refuse_what_never_fits(asked: &ChargedAsks<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
     let limited = Limited { standings: standings.collect() };

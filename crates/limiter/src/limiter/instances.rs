@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::store::Store;
 
-use super::{Limiter, operators::PATIENCE};
+use super::{Limiter, operators::OPERATOR_TIMEOUT};
 
 /// The time between two signs of life.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Limiter {
     pub(super) async fn count_instances(limiter: Weak<Self>) {
         let (mut last, mut is_said) = (None, false);
         while let Some(limiter) = limiter.upgrade() {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + OPERATOR_TIMEOUT;
             let pause = match limiter.store.count_instances(&limiter.key_prefix, deadline).await {
                 Ok(number) => {
                     let known = last.replace(number).map_or(0, |last| number.max(last));

@@ -24,7 +24,7 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// The longest time that a message takes to arrive after its change.
 const TOLD_WITHIN: Duration = Duration::from_millis(50);
 /// The deadline of a change. A person waits for it, longer than a request may.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Limiter {
     /// Forgets which requests are refused without asking, as a changed configuration demands.
@@ -102,7 +102,7 @@ impl Limiter {
     pub async fn reset(&self, ask: &Ask) -> Result<(), StoreError> {
         let (charge, _) = self.charge(ask);
         let ban = ask.look_at_ban(&self.key_prefix);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + OPERATOR_TIMEOUT;
         for Charge { bucket, quota, .. } in [charge].into_iter().chain(ban) {
             self.local.reset(bucket.clone(), quota, deadline).await?;
             self.store.reset(bucket.clone(), quota, deadline).await?;
@@ -159,7 +159,7 @@ impl Limiter {
         if self.is_shared_with_java(limit) {
             return self.set_in_redisson(limit, key, set, when).await;
         }
-        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let (names, deadline) = (&self.overridden.names, Instant::now() + OPERATOR_TIMEOUT);
         let change = self.store.set_override(names, &field(limit, key), set, when, deadline).await?;
         self.note_own(change).await
     }
@@ -190,7 +190,7 @@ impl Limiter {
                 "Redisson knows one rate, which can't be removed: set the one that is to hold",
             ));
         }
-        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let (names, deadline) = (&self.overridden.names, Instant::now() + OPERATOR_TIMEOUT);
         let change = self.store.unset_override(names, &field(limit, key), deadline).await?;
         self.note_own(change).await
     }
@@ -235,7 +235,8 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer.
     pub async fn overrides(&self) -> Result<Vec<(String, Override)>, StoreError> {
-        let overrides = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        let overrides =
+            self.store.overrides(&self.overridden.names, Instant::now() + OPERATOR_TIMEOUT).await?;
         Ok(overrides.entries)
     }
 
@@ -275,7 +276,7 @@ impl Limiter {
     /// Reads all that holds now.
     async fn read_overrides(&self) -> Result<(), StoreError> {
         let asked_at = self.overridden.version();
-        let read = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        let read = self.store.overrides(&self.overridden.names, Instant::now() + OPERATOR_TIMEOUT).await?;
         self.overridden.note_all(read, asked_at);
         self.forget_all();
         Ok(())

@@ -41,6 +41,7 @@ impl Limiter {
         admission
     }
 
+    /// Gives back what a decision in this process has charged.
     pub(super) fn give_back(&self, asked: &ChargedAsks<'_>, decision: &Decision) {
         for (charge, outcome) in asked.iter().map(ChargedAsk::charge).zip(&decision.outcomes) {
             if outcome.charged {
@@ -56,6 +57,7 @@ pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<HeldLease
     decision.leases.drain(..).map(|lease| HeldLease::new(store, lease)).collect()
 }
 
+/// Returns the refusal that a decision is.
 pub(super) fn refuse(asked: &ChargedAsks<'_>, decision: &Decision, origin: Origin) -> Refusal {
     let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::{Ask, Counted, Limit, Override, Quota, Rate, SetWhen, store::StoreError};
 
-use super::{Limiter, operators::PATIENCE};
+use super::{Limiter, operators::OPERATOR_TIMEOUT};
 
 impl Limiter {
     /// Sets the rate of the key of an ask, for all processes that use the store. It holds in place of the limit's own rate
@@ -114,7 +114,10 @@ impl Limiter {
     pub async fn rate(&self, ask: &Ask) -> Result<Option<Rate>, StoreError> {
         if self.is_shared_with_java(&ask.limit) {
             let (charge, _) = self.charge(ask);
-            return self.store.known_rate(&charge.bucket, charge.quota, Instant::now() + PATIENCE).await;
+            return self
+                .store
+                .known_rate(&charge.bucket, charge.quota, Instant::now() + OPERATOR_TIMEOUT)
+                .await;
         }
         Ok(self.overridden.of(&ask.limit, Some(&ask.key)).map(|(rate, _)| rate))
     }

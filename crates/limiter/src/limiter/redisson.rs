@@ -12,7 +12,7 @@ use crate::{
     store::{Decision, Placed, StoreError},
 };
 
-use super::{Limiter, operators::PATIENCE};
+use super::{Limiter, operators::OPERATOR_TIMEOUT};
 
 const EXPIRES_BY_ITSELF: &str =
     "only limits that are shared with Redisson have a time to live: other counts expire by themselves";
@@ -123,7 +123,7 @@ impl Limiter {
         if !self.is_shared_with_java(&ask.limit) {
             return Err(StoreError::Unsupported(EXPIRES_BY_ITSELF));
         }
-        self.store.redisson_ttl(&charge.bucket, Instant::now() + PATIENCE).await
+        self.store.redisson_ttl(&charge.bucket, Instant::now() + OPERATOR_TIMEOUT).await
     }
 
     /// Returns the names of limiters in Redis that count for a limit which is
@@ -156,7 +156,7 @@ impl Limiter {
         let Some(name) = limit.redisson_name.as_ref().filter(|_| self.is_shared_with_java(limit)) else {
             return Ok(found);
         };
-        let deadline = || Instant::now() + PATIENCE;
+        let deadline = || Instant::now() + OPERATOR_TIMEOUT;
         let names = match name.has_key() {
             true => self.store.redisson_names(name, deadline()).await?,
             false => vec![name.of("")],
@@ -200,12 +200,12 @@ impl Limiter {
         }
         // A time of 0 would be none.
         let ms = time.map_or(0, |time| time.as_millis().clamp(1, LONGEST_MS));
-        self.store.act_on_redisson(&charge.bucket, act, ms as u64, Instant::now() + PATIENCE).await
+        self.store.act_on_redisson(&charge.bucket, act, ms as u64, Instant::now() + OPERATOR_TIMEOUT).await
     }
 
     pub(super) async fn delete_in_redisson(&self, ask: &Ask) -> Result<bool, StoreError> {
         let (charge, _) = self.charge(ask);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + OPERATOR_TIMEOUT;
         let was_there = self.store.act_on_redisson(&charge.bucket, "delete", 0, deadline).await?;
         self.forget(&charge.bucket);
         Ok(was_there)
@@ -244,7 +244,7 @@ impl Limiter {
             ));
         }
         let quota = Quota::new(limit.quota.algorithm, rate);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + OPERATOR_TIMEOUT;
         let is_changed = self.store.change_rate(bucket, quota, when, counted, deadline).await?;
         self.forget(bucket);
         Ok(is_changed)
@@ -278,6 +278,9 @@ impl RedisRates {
                 noted.logged_at = now;
             }
             return is_due;
+        }
+        if noted.len() >= LIMITS_MOST {
+            noted.retain(|_, noted| noted.seen_at.elapsed() < LATELY);
         }
         let has_room = noted.len() < LIMITS_MOST;
         if has_room {

@@ -8,7 +8,7 @@ use crate::{
     store::{Charge, Refund, StoreError},
 };
 
-use super::{Limiter, operators::PATIENCE};
+use super::{Limiter, operators::OPERATOR_TIMEOUT};
 
 impl Limiter {
     /// Gives back as many permits as the ask names, of a [limit with refunds](crate::Limit::with_refunds) or of one that is
@@ -42,7 +42,7 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn release(&self, ask: &Ask, admission: Option<&Admission>) -> Result<bool, StoreError> {
-        self.release_by(ask, admission, Instant::now() + PATIENCE).await
+        self.release_by(ask, admission, Instant::now() + OPERATOR_TIMEOUT).await
     }
 
     /// Gives permits back as [`Self::release`] does, for a caller that doesn't wait beyond the deadline. The store's own deadline
@@ -74,8 +74,7 @@ impl Limiter {
         admission: Option<&Admission>,
         deadline: Option<Instant>,
     ) -> Result<bool, StoreError> {
-        let latest = Instant::now() + self.timeout;
-        self.release_by(ask, admission, deadline.map_or(latest, |deadline| deadline.min(latest))).await
+        self.release_by(ask, admission, self.within_timeout(Instant::now(), deadline)).await
     }
 
     async fn release_by(

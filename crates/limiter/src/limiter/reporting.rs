@@ -36,19 +36,13 @@ impl Limiter {
     ///
     /// limiter.try_acquire(&look).await?;
     /// // The tokens were used, so they count, although there was room for fewer.
-    /// assert!(limiter.report(&used, Instant::now(), None).await.is_err());
+    /// assert!(limiter.report(&used, None).await.is_err());
     /// assert!(limiter.try_acquire(&look).await.is_err());
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn report(
-        &self,
-        asks: &[Ask],
-        arrival: Instant,
-        deadline: Option<Instant>,
-    ) -> Result<Admission, Refusal> {
-        let latest = arrival + self.timeout;
-        let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+    pub async fn report(&self, asks: &[Ask], deadline: Option<Instant>) -> Result<Admission, Refusal> {
+        let deadline = self.within_timeout(Instant::now(), deadline);
         let reported = join_all(asks.iter().map(|ask| self.report_one(ask, deadline))).await;
         let mut standings = Vec::with_capacity(asks.len());
         let (mut denied_by, mut denied) = (Vec::new(), None);

@@ -22,7 +22,8 @@ use super::{Limiter, failure::denial};
 const JITTER: Duration = Duration::from_millis(50);
 
 impl Limiter {
-    /// Returns the queue that a newcomer joins, if others wait there: of several, the one with the latest room.
+    /// Returns the queue that a newcomer joins, if others wait there: of several, the one whose room is known to be the latest, or else
+    /// the last.
     pub(super) fn queue_to_join(
         &self,
         asks: &[Ask],
@@ -32,7 +33,7 @@ impl Limiter {
         if self.waits.are_empty() {
             return Ok(None);
         }
-        self.refuse_what_never_fits(asks)?;
+        drop(self.charges_of(asks)?);
         let enforcing = asks.iter().filter(|ask| !ask.limit.shadows());
         let awaited = enforcing.map(|ask| self.awaited(ask, patience.until(arrival, [&*ask.limit])));
         let mut queues: SmallVec<[Awaited; 1]> =
@@ -236,7 +237,7 @@ impl Limiter {
     /// Refuses a request since too many wait, or nobody may any more.
     pub(super) async fn turn_away(&self, awaited: &Awaited) -> WaitResult {
         let (mut room, mut stated) = (self.waits.room_behind(awaited, None), None);
-        if let RoomEstimate::Told(permits) = room {
+        if let RoomEstimate::AskStore(permits) = room {
             stated = match self.look(awaited, permits).await {
                 Ok(outcome) => Some(outcome),
                 Err(cause) => {
@@ -259,7 +260,7 @@ impl Limiter {
     pub(super) async fn look_ahead(&self, bucket: &Bytes) {
         // The limits may have been changed since.
         let renewed = |awaited: &Awaited| self.awaited(&awaited.ask, awaited.until);
-        let wanted = self.waits.settle(bucket, renewed, |awaited, permits| {
+        let wanted = self.waits.estimate_rooms(bucket, renewed, |awaited, permits| {
             self.refusals.remembered(bucket, awaited.quota, permits)
         });
         let looks = wanted.iter().map(async |(awaited, permits)| {
@@ -267,7 +268,7 @@ impl Limiter {
             (awaited.quota, *permits, self.look(awaited, *permits).await.unwrap_or(Outcome::UNKNOWN_ROOM))
         });
         let told = join_all(looks).await;
-        self.waits.settle(bucket, renewed, |awaited, permits| {
+        self.waits.estimate_rooms(bucket, renewed, |awaited, permits| {
             let of_these = |(quota, of, _): &&_| (*quota, *of) == (awaited.quota, permits);
             told.iter().find(of_these).map(|(.., outcome)| *outcome)
         });

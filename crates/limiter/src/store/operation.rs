@@ -126,6 +126,14 @@ pub enum Operation {
     },
 }
 
+impl Lease {
+    /// Returns the operation that ends it.
+    pub(super) fn release(self) -> Operation {
+        let Self { bucket, quota, id } = self;
+        Operation::On { bucket, quota, act: Act::Release(id) }
+    }
+}
+
 #[cfg(feature = "redis")]
 impl Operation {
     /// A bucket that it is about; all of them, where it is one step.

@@ -91,7 +91,7 @@ const FLUSH_STEP: Duration = Duration::from_millis(1);
 pub struct RedisStore {
     /// The URL that it was opened with.
     url: RedisUrl,
-    place: Topology,
+    topology: Topology,
     round_trip: Arc<RoundTrip>,
     /// The name of a single node in metrics: its address in the URL.
     label: String,
@@ -123,7 +123,7 @@ impl RedisStore {
         let access = Access::new(url, tls, key_prefix)?;
         let round_trip = Arc::new(RoundTrip::unknown(timeout));
         let trips = round_trip.clone();
-        let place = match &url.servers {
+        let topology = match &url.servers {
             RedisServers::Cluster(seeds) => Topology::Cluster(Cluster::new(access, seeds.clone(), trips)),
             servers => {
                 let name = url.to_string();
@@ -139,13 +139,13 @@ impl RedisStore {
         };
         let process = format!("{:016x}", fastrand::u64(..));
         let left_behind = AtomicU64::new(0);
-        Ok(Self { url: url.clone(), place, round_trip, label, left_behind, process })
+        Ok(Self { url: url.clone(), topology, round_trip, label, left_behind, process })
     }
 
     /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it
     /// does nothing.
     pub(crate) fn wait_for_replicas(&self) {
-        if let Topology::One(node) = &self.place {
+        if let Topology::One(node) = &self.topology {
             node.link.replicas.get_or_init(Arc::default);
         }
     }
@@ -155,7 +155,7 @@ impl RedisStore {
     /// # Errors
     /// A server doesn't answer now. It is tried again for as long as it takes.
     pub async fn warm_up(&self) -> Result<(), StoreError> {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => node.warm_up().await,
             Topology::Cluster(cluster) => cluster.warm_up().await,
         }
@@ -170,7 +170,7 @@ impl RedisStore {
         charges: Charges,
         deadline: Instant,
     ) -> Result<(Decision, Vec<u64>), StoreError> {
-        if matches!(self.place, Topology::Cluster(_)) && across::is_across(&charges) {
+        if matches!(self.topology, Topology::Cluster(_)) && across::is_across(&charges) {
             return Box::pin(across::take(self, charges, deadline)).await;
         }
         match self.operate(Operation::Take(charges), deadline).await? {
@@ -184,9 +184,9 @@ impl RedisStore {
     /// # Errors
     /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
     pub(crate) async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => node.operate(LANE, operation, deadline)?.await,
-            // On the heap, to keep the way through the other place small.
+            // Boxed, so that the future for a single server stays small.
             Topology::Cluster(cluster) => Box::pin(cluster.operate(&operation, deadline)).await,
         }
     }
@@ -198,7 +198,7 @@ impl RedisStore {
 
     /// Does an operation in the next call of this thread, if the server can be reached now. A release is done once it can.
     pub(crate) fn send(&self, operation: Operation) {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => node.send(LANE, operation),
             Topology::Cluster(cluster) => cluster.send(operation),
         }
@@ -206,7 +206,7 @@ impl RedisStore {
 
     /// Waits until no operation waits or is under way, on any thread.
     pub(crate) async fn flush(&self) {
-        let is_idle = || match &self.place {
+        let is_idle = || match &self.topology {
             Topology::One(node) => node.is_idle(),
             Topology::Cluster(cluster) => cluster.is_idle(),
         };
@@ -223,7 +223,7 @@ impl RedisStore {
 
     /// Returns true if all buckets can be reached, as far as is known.
     pub(crate) fn answers(&self) -> bool {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => node.link.answers(),
             Topology::Cluster(cluster) => cluster.answers(),
         }
@@ -243,7 +243,7 @@ impl RedisStore {
 
     /// Returns the nodes with their names in metrics.
     fn links(&self) -> Vec<(String, Arc<Link>)> {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => vec![(self.label.clone(), node.link.clone())],
             Topology::Cluster(cluster) => {
                 cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
@@ -292,7 +292,7 @@ impl RedisStore {
         words: Vec<Bytes>,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        match &self.place {
+        match &self.topology {
             // On the heap, as such calls are rare and their callers many.
             Topology::One(node) => Box::pin(node.command(&words, Manner::Together, deadline)).await,
             Topology::Cluster(cluster) => {
@@ -314,7 +314,7 @@ impl RedisStore {
     /// is said while there is no connection is lost; it is restored for as long as it takes. Must be called
     /// within a tokio runtime.
     pub fn subscribe(&self, channel: String) -> mpsc::Receiver<Bytes> {
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => {
                 let link = node.link.clone();
                 channel::subscribe(channel, move || link.config().as_ref().clone())
@@ -328,15 +328,13 @@ impl RedisStore {
 
     /// Ends leases that nobody will use.
     fn release(&self, leases: impl IntoIterator<Item = Lease>) {
-        for Lease { bucket, quota, id } in leases {
-            self.send(Operation::On { bucket, quota, act: Act::Release(id) });
-        }
+        leases.into_iter().for_each(|lease| self.send(lease.release()));
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.place {
+        let name = match &self.topology {
             Topology::One(node) => node.link.name.clone(),
             Topology::Cluster(cluster) => cluster.to_string(),
         };

@@ -1,4 +1,4 @@
-//! The script, what it is called with, and what it answers.
+//! The script, what it is called with, and its reply.
 //!
 //! The script is put together from the files of lua/: a shortcut for the most frequent call (lone.lua), the algorithms, then the
 //! walk over operations (walk.lua), which decides and asks the algorithms. A [`Call`] holds the operations that go together; equal
@@ -451,24 +451,24 @@ impl Call {
         }
     }
 
-    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or the errors in their place.
-    /// `None` if the answer isn't of the script's shape.
-    pub fn decode(&self, answer: &ScriptReply) -> Option<(u64, Vec<Result<Reply, String>>)> {
-        let (time_us, mut rest) = answer.numbers.split_first()?;
+    /// Reads the script's reply: its time in microseconds, and the replies in the operations' order, or the errors in their place.
+    /// `None` if the reply isn't of the script's shape.
+    pub fn decode(&self, reply: &ScriptReply) -> Option<(u64, Vec<Result<Reply, String>>)> {
+        let (time_us, mut rest) = reply.numbers.split_first()?;
         let time_us = *time_us as u64;
         let mut results = Vec::with_capacity(self.steps.len());
         // How many leases each bucket has granted so far, in the order of the walk.
         let mut leased = vec![0; self.buckets.len()];
         for (place, step) in self.steps.iter().enumerate() {
-            let failure = answer.failures.iter().find(|(failed, _)| *failed == place);
+            let failure = reply.failures.iter().find(|(failed, _)| *failed == place);
             let (result, after) = match step {
                 _ if let Some((_, text)) = failure => (Said::Failed(text), rest),
                 CallStep::Group { asked, .. } => {
                     let (granted, after) = rest.split_first()?;
-                    let (standings, after) = after.split_at_checked(4 * asked.len())?;
+                    let (states, after) = after.split_at_checked(4 * asked.len())?;
                     let granted = u64::try_from(*granted).ok()?;
-                    let before = self.count_leases(asked, standings, &mut leased);
-                    (Said::Group { granted, standings, leased: before, served: 0 }, after)
+                    let before = self.count_leases(asked, states, &mut leased);
+                    (Said::Group { granted, states, leased: before, served: 0 }, after)
                 }
                 CallStep::On(_, Act::Peek(_) | Act::Report(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
@@ -505,9 +505,9 @@ impl Call {
     }
 
     /// Returns the milliseconds by which grants of others are ahead of the store's clock, if that is more than an interval.
-    pub(crate) fn ahead_ms(&self, answer: &ScriptReply) -> Option<u64> {
+    pub(crate) fn ahead_ms(&self, reply: &ScriptReply) -> Option<u64> {
         let buckets = self.buckets.iter().filter(|bucket| bucket.quota.algorithm.is_changed_by_others());
-        let held = answer.numbers.rchunks_exact(3).take(buckets.count());
+        let held = reply.numbers.rchunks_exact(3).take(buckets.count());
         held.map(|held| held[2].max(0) as u64).max().filter(|ahead_ms| *ahead_ms > 0)
     }
 
@@ -523,8 +523,8 @@ impl Call {
     }
 
     /// Adds the leases that a group's charges made, and returns how many there were before.
-    fn count_leases(&self, asked: &GroupKey, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
-        let charges = asked.iter().zip(standings.chunks_exact(4));
+    fn count_leases(&self, asked: &GroupKey, states: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
+        let charges = asked.iter().zip(states.chunks_exact(4));
         let count = charges.map(|((place, cost, _), standing)| {
             let leased = &mut leased[self.buckets[*place].key];
             let before = *leased;
@@ -545,7 +545,7 @@ impl Call {
         let rate_of = |place: usize| held.iter().find(|held| held.place == place).and_then(|held| held.rate);
         Ok(match (&self.steps[step], said) {
             (_, Said::Failed(text)) => return Err((*text).to_owned()),
-            (CallStep::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
+            (CallStep::Group { asked, .. }, Said::Group { granted, states, leased, served }) => {
                 let turn = *served;
                 *served += 1;
                 let mut decision = Decision {
@@ -554,7 +554,7 @@ impl Call {
                     outcomes: SmallVec::new(),
                     leases: Vec::new(),
                 };
-                let charges = asked.iter().zip(standings.chunks_exact(4)).zip(leased);
+                let charges = asked.iter().zip(states.chunks_exact(4)).zip(leased);
                 for (((place, cost, _), standing), leased) in charges {
                     let outcome = Outcome { rate: rate_of(*place), ..outcome(standing, *cost, turn) };
                     if outcome.charged {
@@ -575,7 +575,7 @@ impl Call {
         })
     }
 
-    /// Returns the leases that it may have granted, if its answer is unknown.
+    /// Returns the leases that it may have granted, if its reply is unknown.
     pub(crate) fn leases_at_most(&self) -> impl Iterator<Item = Lease> {
         let mut leased = vec![0_u64; self.buckets.len()];
         let groups = self.steps.iter().filter_map(|step| match step {
@@ -617,7 +617,7 @@ struct HeldBucket {
 /// The result of a step.
 enum Said<'a> {
     Failed(&'a str),
-    Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
+    Group { granted: u64, states: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
     Usage([i64; 3]),
     Refunded(u64),
     Done,

@@ -1,6 +1,6 @@
 //! The queues: the requests that wait for a bucket, their order, their deadlines, and the next step for them.
 //!
-//! Nothing here waits or asks. A waiter looks for what is [`NextStep`] when it has joined, when it is told to, and
+//! Nothing here asks the store. A waiter looks for what is [`NextStep`] when it has joined, when it is told to, and
 //! when the time has come that it was given. The one at the front is told of all changes.
 //!
 //! All of it changes the queues of a bucket under one lock, so it stands in one file.
@@ -137,8 +137,8 @@ pub(crate) enum NextStep {
 
 /// An estimate of the time at which permits are free.
 pub(crate) enum RoomEstimate {
-    /// The store is to tell when so many are free.
-    Told(u32),
+    /// Not known: the store is to be asked when so many are free.
+    AskStore(u32),
     /// The time, as far as it is known.
     At(Instant),
     /// Never: the quota is smaller.
@@ -218,7 +218,7 @@ impl Waits {
         let (request, bucket) = (request.clone(), awaited.bucket.clone());
         let waiter = Waiter { id, request, awaited: awaited.clone(), turn: turn.clone(), answer };
         let at = queue.waiters.partition_point(|other| other.id < id);
-        queue.forget_behind(at);
+        queue.forget_from(at);
         queue.waiters.insert(at, Box::new(waiter));
         if let (1, Some(free_at)) = (queue.waiters.len(), free_at) {
             queue.note_room(free_at);
@@ -266,7 +266,7 @@ impl Waits {
 
     /// Works out when there will be room for the first waiters whose time isn't known, by the quota that each has now, and
     /// refuses those that would get it too late. Returns the numbers of permits that the store is to be asked about.
-    pub(crate) fn settle(
+    pub(crate) fn estimate_rooms(
         &self,
         bucket: &Bytes,
         renewed: impl Fn(&Awaited) -> Awaited,
@@ -278,7 +278,7 @@ impl Waits {
         let Some(queue) = queue else { return wanted };
         // No message tells that a rate has ended which was set for a time.
         if queue.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
-            queue.forget_behind(0);
+            queue.forget_from(0);
         }
         let mut at = queue.rooms.len();
         let mut ahead = queue.taken_by(at);
@@ -286,7 +286,7 @@ impl Waits {
             let Some(waiter) = queue.waiters.get(at) else { break };
             let awaited = renewed(&waiter.awaited);
             let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
-            if let RoomEstimate::Told(permits) = room {
+            if let RoomEstimate::AskStore(permits) = room {
                 stated = told(&awaited, permits);
                 match stated {
                     Some(_) => room = queue.room(&awaited, at, ahead, stated),
@@ -328,11 +328,11 @@ impl Waits {
         self.take_out(queue, at, answer);
     }
 
-    /// Notes that others have taken room that a waiter was to get: so nobody's is where it was thought to be.
+    /// Forgets the rooms of a queue, since others have taken one that a waiter was to get.
     pub(crate) fn lost(&self, bucket: &Bytes) {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
-        queue.forget_behind(0);
+        queue.forget_from(0);
         if let Some(quota) = queue.shared_quota() {
             fairness.lost(bucket, quota, Instant::now());
         }
@@ -343,7 +343,7 @@ impl Waits {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
         if let Some(at) = queue.find(id) {
-            queue.forget_behind(at);
+            queue.forget_from(at);
             queue.waiters[at].awaited.until = until;
             if at == 0 {
                 queue.note_room(free_at);
@@ -357,7 +357,7 @@ impl Waits {
         for (_, queue) in
             queues.by_bucket.iter_mut().filter(|(name, _)| bucket.is_none_or(|bucket| bucket == *name))
         {
-            queue.forget_behind(0);
+            queue.forget_from(0);
             queue.tell_first();
         }
     }
@@ -371,7 +371,7 @@ impl Waits {
         self.change(bucket, |queue| {
             if let Some(at) = queue.find(id) {
                 queue.waiters.remove(at);
-                queue.forget_behind(at);
+                queue.forget_from(at);
                 self.waiting.fetch_sub(1, Relaxed);
             }
         });
@@ -393,7 +393,7 @@ impl Waits {
     fn take_out(&self, queue: &mut Queue, at: usize, answer: WaitResult) {
         match at {
             0 => drop(queue.rooms.pop_front()),
-            _ => queue.forget_behind(at),
+            _ => queue.forget_from(at),
         }
         if let Some(waiter) = queue.waiters.remove(at) {
             self.waiting.fetch_sub(1, Relaxed);
@@ -456,7 +456,7 @@ impl Queue {
         let quota = awaited.quota.at(stated.and_then(|stated| stated.rate));
         let excess = permits.saturating_sub(quota.capacity().into());
         if stated.is_none() && (excess == 0 || quota.algorithm.is_changed_by_others()) {
-            return RoomEstimate::Told(permits.try_into().unwrap_or(u32::MAX));
+            return RoomEstimate::AskStore(permits.try_into().unwrap_or(u32::MAX));
         }
         let are_known = before == self.rooms.len();
         let free_at = match stated.and_then(|stated| stated.delay_us) {
@@ -507,8 +507,8 @@ impl Queue {
         self.rooms.partition_point(|room| room.free_at <= time)
     }
 
-    /// There may be room earlier or later than was known.
-    fn forget_behind(&mut self, at: usize) {
+    /// Forgets the rooms from this waiter on: they may appear earlier or later.
+    fn forget_from(&mut self, at: usize) {
         self.rooms.truncate(at);
     }
 

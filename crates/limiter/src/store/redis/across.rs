@@ -101,7 +101,7 @@ async fn take_enforcing<'s>(
     timed.0.admitted = granted.iter().all(|held| held.decision.admitted);
     for (share, held) in enforcing.iter().zip(&mut granted) {
         if !timed.0.admitted {
-            held.give_back();
+            held.release_leases();
         }
         enter(timed, share, &held.decision);
     }
@@ -182,7 +182,7 @@ impl HeldShare<'_> {
         std::mem::take(&mut self.decision.leases)
     }
 
-    fn give_back(&mut self) {
+    fn release_leases(&mut self) {
         self.store.release(self.decision.leases.drain(..));
         for (charge, outcome) in self.charges.iter().zip(&mut self.decision.outcomes) {
             if charge.quota.algorithm == Algorithm::Concurrency && outcome.charged {
@@ -198,7 +198,7 @@ impl Drop for HeldShare<'_> {
         if self.is_kept {
             return;
         }
-        self.give_back();
+        self.release_leases();
         let is_left =
             |(charge, outcome): &(&super::super::Charge, &Outcome)| outcome.charged && charge.cost > 0;
         let left = self.charges.iter().zip(&self.decision.outcomes).filter(is_left).count();

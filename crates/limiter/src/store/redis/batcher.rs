@@ -90,10 +90,10 @@ pub(super) struct Batcher {
     looks: AtomicBool,
     /// The first connection was made, or tried.
     begun: OnceCell<()>,
-    /// Has `life` make calls.
+    /// Has `call_task` make calls.
     wake: Arc<Notify>,
     /// The task that makes the calls of a server that stands alone. It ends with the runtime.
-    life: AbortHandle,
+    call_task: AbortHandle,
     /// The deadlines of operations that wait for answers, and the task that keeps them.
     deadlines: Arc<Deadlines>,
     keeper: AbortHandle,
@@ -101,7 +101,7 @@ pub(super) struct Batcher {
 
 impl Drop for Batcher {
     fn drop(&mut self) {
-        self.life.abort();
+        self.call_task.abort();
         self.keeper.abort();
     }
 }
@@ -156,7 +156,7 @@ impl Drop for AwaitedReply {
     fn drop(&mut self) {
         self.receiver.close();
         if let Ok(Ok(reply)) = self.receiver.try_recv() {
-            self.batcher.give_back(self.lane, reply);
+            self.batcher.release_leases(self.lane, reply);
         }
     }
 }
@@ -179,7 +179,7 @@ impl Drop for SendTurn<'_> {
 }
 
 /// Makes the calls of the only lane: a task for each would be 8 KB to write.
-async fn live(batcher: Weak<Batcher>, wake: Arc<Notify>) {
+async fn make_calls(batcher: Weak<Batcher>, wake: Arc<Notify>) {
     loop {
         wake.notified().await;
         let Some(batcher) = batcher.upgrade() else { return };
@@ -201,7 +201,7 @@ impl Batcher {
         let kept = deadlines.clone();
         let keeper = runtime.spawn(async move { kept.keep().await }).abort_handle();
         Arc::new_cyclic(|batcher| {
-            let life = runtime.spawn(live(batcher.clone(), Arc::clone(&wake))).abort_handle();
+            let call_task = runtime.spawn(make_calls(batcher.clone(), Arc::clone(&wake))).abort_handle();
             Self {
                 link,
                 runtime,
@@ -214,7 +214,7 @@ impl Batcher {
                 looks,
                 begun,
                 wake,
-                life,
+                call_task,
                 deadlines,
                 keeper,
             }
@@ -223,7 +223,7 @@ impl Batcher {
 
     /// Returns true if the runtime has ended, and with it all calls.
     pub(super) fn has_ended(&self) -> bool {
-        self.life.is_finished()
+        self.call_task.is_finished()
     }
 
     /// Returns true if no operation waits and no call is in flight.
@@ -552,7 +552,7 @@ impl Batcher {
             };
             // A caller that has left in the meantime keeps its charge, but not its leases.
             if let Err(Ok(reply)) = answer.send(reply) {
-                self.give_back(lane, reply);
+                self.release_leases(lane, reply);
             }
         }
     }
@@ -567,7 +567,7 @@ impl Batcher {
         let nothing_ran = reply.is_none() && matches!(error, StoreError::Answer(_));
         match reply.and_then(|reply| call.decode(&reply)) {
             Some((_, replies)) => {
-                replies.into_iter().flatten().for_each(|reply| self.give_back(lane, reply));
+                replies.into_iter().flatten().for_each(|reply| self.release_leases(lane, reply));
             }
             None if nothing_ran => {}
             None => self.releases.add(call.leases_at_most(), self),
@@ -576,11 +576,9 @@ impl Batcher {
     }
 
     /// Ends the leases that a reply has granted.
-    fn give_back(self: &Arc<Self>, lane: Lane, reply: Reply) {
+    fn release_leases(self: &Arc<Self>, lane: Lane, reply: Reply) {
         let Reply::Decision(decision) = reply else { return };
-        for Lease { bucket, quota, id } in decision.leases {
-            self.send(lane, Operation::On { bucket, quota, act: Act::Release(id) });
-        }
+        decision.leases.into_iter().for_each(|lease| self.send(lane, lease.release()));
     }
 
     /// Logs why a single operation of a call failed.

@@ -43,7 +43,7 @@ use super::{
     url::Endpoint,
 };
 
-/// The most redirections of an operation: to the node that has the slot, and to the one that it moves to.
+/// The most redirections of an operation: to the node that has the slot, once more by itself, and to the node that the slot moves to.
 const SENT_ON_MOST: usize = 3;
 /// The time that a node has to return the slots before another one is asked.
 const SLOTS_WAIT: Duration = Duration::from_millis(250);
@@ -383,7 +383,7 @@ impl Cluster {
             let node = self.node_at(owner);
             owners[usize::from(*first)..=usize::from(*last)].fill(node);
         }
-        let in_use = |node: &Arc<Node>| ranges.iter().any(|range| range.owner.to_string() == node.link.name);
+        let in_use = |at: &Endpoint| ranges.iter().any(|range| range.owner == *at);
         let before = self.map.load_full();
         let map = Arc::new(Map { owners });
         if before.owners.is_empty() {
@@ -392,8 +392,12 @@ impl Cluster {
         let is_new = |node: &Arc<Node>| !before.owners.iter().flatten().any(|other| Arc::ptr_eq(node, other));
         let new: Vec<_> = {
             let mut nodes = self.nodes.lock();
-            nodes.retain(|_, node| in_use(node) || node.since.elapsed() < IDLE_NODE_KEPT);
-            nodes.values().filter(|node| in_use(node) && is_new(node)).cloned().collect()
+            nodes.retain(|at, node| in_use(at) || node.since.elapsed() < IDLE_NODE_KEPT);
+            nodes
+                .iter()
+                .filter(|(at, node)| in_use(at) && is_new(node))
+                .map(|(_, node)| node.clone())
+                .collect()
         };
         let runtimes = self.runtimes.lock().clone();
         let connecting = new.iter().flat_map(|node| {

@@ -211,7 +211,7 @@ impl Connection {
         self.send(CustomCommand::new_static(name, ClusterHash::FirstKey, false), arguments, wait).await
     }
 
-    /// Sent once, or not at all while the connection is down.
+    /// Sends a command once, or not at all while the connection is down.
     pub(super) async fn send(
         &self,
         command: CustomCommand,
@@ -271,7 +271,7 @@ fn builder(mut config: Config) -> Builder {
     builder
 }
 
-/// An error of the server leaves it standing; all else is the connection's.
+/// Returns the error of a command: of the server, which says nothing of the connection, or of the connection.
 pub(super) fn failure(error: Error) -> StoreError {
     match error.kind() {
         ErrorKind::Timeout => StoreError::Timeout,

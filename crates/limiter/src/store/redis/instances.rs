@@ -25,7 +25,7 @@ impl RedisStore {
         let words = words.iter().map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
         let answer = self.command(&set, words, deadline).await;
         if let Err(StoreError::Answer(error)) = &answer {
-            let trouble = match &self.place {
+            let trouble = match &self.topology {
                 Topology::One(node) => &node.link.trouble,
                 Topology::Cluster(cluster) => &cluster.trouble,
             };

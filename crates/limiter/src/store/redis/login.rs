@@ -57,7 +57,7 @@ impl RedisStore {
         if !url.is_same_place(&self.url) {
             return;
         }
-        match &self.place {
+        match &self.topology {
             Topology::One(node) => node.link.log_in(url),
             Topology::Cluster(cluster) => cluster.log_in(url),
         }

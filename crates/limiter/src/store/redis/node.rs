@@ -74,7 +74,7 @@ pub(super) struct Link {
 }
 
 impl Node {
-    /// Nothing is connected yet.
+    /// Creates a node without a connection.
     pub(super) fn new(
         name: String,
         config: Config,
@@ -355,8 +355,8 @@ impl Link {
         drop(self.tested.get_or_try_init(look).await);
     }
 
-    /// Warns, once, of settings of the server that harm counts. A server that doesn't tell them is left alone: INFO
-    /// and CONFIG are not among the rights that a user needs.
+    /// Warns, once, of settings of the server that harm counts. A server that doesn't tell them is left alone: CONFIG
+    /// isn't among the rights that a user needs.
     async fn warn_of_settings(&self, connection: &Connection) {
         let look = async || {
             let ask = async |command, arguments: &[&'static str]| {

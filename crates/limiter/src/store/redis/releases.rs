@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::{Act, LANE, Lease, Operation, Reply, StoreError, batcher::Batcher};
+use super::{LANE, Lease, Reply, StoreError, batcher::Batcher};
 
 /// Leases of a thread that are kept here. What is more ends by itself.
 const LEASES_MOST: usize = 65_536;
@@ -100,8 +100,8 @@ async fn repeat(batcher: Arc<Batcher>) {
     }
 }
 
-async fn release(batcher: &Arc<Batcher>, Lease { bucket, quota, id }: &Lease) -> Result<Reply, StoreError> {
-    let release = Operation::On { bucket: bucket.clone(), quota: *quota, act: Act::Release(*id) };
+async fn release(batcher: &Arc<Batcher>, lease: &Lease) -> Result<Reply, StoreError> {
+    let release = lease.clone().release();
     let deadline = Instant::now() + batcher.link.timeout;
     match batcher.link.cluster() {
         Some(cluster) => cluster.operate(&release, deadline).await,

@@ -97,7 +97,7 @@ impl Trouble {
         }
     }
 
-    /// It has been mended: should it come again, it is news.
+    /// Forgets what was logged, so that it is news if it comes again.
     pub(super) fn forget(&self) {
         self.said.lock().clear();
     }

@@ -71,8 +71,9 @@ impl<'w> Line<'w> {
         };
         while self.look(|queue| queue.rooms.len() < queue.waiters.len()).unwrap_or(false) {
             let before = renewals.get();
-            let wanted =
-                self.waits.settle(&self.bucket, renewed, |awaited, cost| Some(told(awaited.quota, cost)));
+            let wanted = self
+                .waits
+                .estimate_rooms(&self.bucket, renewed, |awaited, cost| Some(told(awaited.quota, cost)));
             assert!(wanted.is_empty(), "the store has told all");
             assert!(renewals.get() - before <= TOGETHER_MOST + 1, "others need the lock");
         }
@@ -89,7 +90,7 @@ impl Model {
         self.0.iter().position(|(other, ..)| *other == id).unwrap()
     }
 
-    fn forget_behind(&mut self, at: usize) {
+    fn forget_from(&mut self, at: usize) {
         self.0.iter_mut().skip(at).for_each(|(.., free_at)| *free_at = None);
     }
 
@@ -101,7 +102,7 @@ impl Model {
                 let until = self.0[at].1.until;
                 if free_at.is_none_or(|free_at| until.is_some_and(|until| free_at > until.max(now))) {
                     self.0.remove(at);
-                    self.forget_behind(at);
+                    self.forget_from(at);
                     continue;
                 }
                 self.0[at].2 = free_at;
@@ -149,7 +150,7 @@ async fn the_times_of_a_queue_are_those_of_a_model() {
                     let at = model.find(id);
                     line.leave(id);
                     model.0.remove(at);
-                    model.forget_behind(at);
+                    model.forget_from(at);
                 }
                 (1, Some(_)) => {
                     let (id, ..) = model.0.remove(0);
@@ -157,7 +158,7 @@ async fn the_times_of_a_queue_are_those_of_a_model() {
                 }
                 (2, Some(id)) => {
                     waits.lost(&line.bucket);
-                    model.forget_behind(0);
+                    model.forget_from(0);
                     let (at, free_at) = (model.find(id), now + 40 * MS);
                     let until = model.0[at].1.until;
                     waits.keep(&line.bucket, id, until, free_at);
@@ -165,7 +166,7 @@ async fn the_times_of_a_queue_are_those_of_a_model() {
                 }
                 (3, _) => {
                     waits.forget(None);
-                    model.forget_behind(0);
+                    model.forget_from(0);
                 }
                 (4, _) => advance(random.u32(1..100) * MS).await,
                 (5 | 6, _) => {
@@ -182,7 +183,7 @@ async fn the_times_of_a_queue_are_those_of_a_model() {
                     let id = line.join_late(&awaited, late);
                     let at = model.0.iter().filter(|(other, ..)| other.came <= id.came).count();
                     model.0.insert(at, (id, awaited, None));
-                    model.forget_behind(at);
+                    model.forget_from(at);
                 }
             }
             let found = line.look(|queue| {
@@ -245,7 +246,7 @@ fn the_store_is_asked_once_for_all_who_need_the_same() {
     for at in 0..300 {
         line.join(&awaited(&limit, if at % 2 == 0 { one } else { two }, 0, None));
     }
-    let wanted = waits.settle(&line.bucket, Awaited::clone, |_, _| None);
+    let wanted = waits.estimate_rooms(&line.bucket, Awaited::clone, |_, _| None);
     let wanted: Vec<_> = wanted.into_iter().map(|(awaited, permits)| (awaited.quota, permits)).collect();
     assert_eq!(wanted, [(one, 1), (two, 1)]);
 }
@@ -262,7 +263,7 @@ async fn who_is_asked_for_is_not_refused_meanwhile() {
     // Of two that were asked for, the other one was refused, and a look ends that began before.
     waits.lost(&line.bucket);
     let hour = Outcome { delay_us: Some(3_600_000_000), ..told(limit.quota(), 1) };
-    waits.settle(&line.bucket, Awaited::clone, |_, _| Some(hour));
+    waits.estimate_rooms(&line.bucket, Awaited::clone, |_, _| Some(hour));
     let (place, answer) = &mut line.places[0];
     assert!(answer.try_recv().is_err(), "it is still asked for");
     waits.answer(&place.bucket, place.id, WaitResult::Taken(Ok(Admission::default())));
