@@ -142,9 +142,11 @@ impl Rejection {
                 "caller-unknown",
                 &"this address may not ask: decisions.trusted_proxies doesn't name it",
             ),
-            Self::ForwardedUriMissing => {
-                (400, "forwarded-uri-missing", &"the request has no X-Forwarded-Uri field")
-            }
+            Self::ForwardedUriMissing => (
+                400,
+                "forwarded-uri-missing",
+                &"the request has no X-Forwarded-Uri field; for a question in JSON, send Content-Type: application/json",
+            ),
             Self::QuestionInvalid(fault) => return (StatusCode::BAD_REQUEST, "question-invalid", fault),
             Self::TokenMissing => {
                 (401, "token-missing", &"the request needs a token: Authorization: Bearer TOKEN")

@@ -145,6 +145,8 @@ impl Watch {
         let state = self.state.lock();
         match state.expected {
             Expected::First(since) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
+            // Of HTTP/2, the preface has come, but no request.
+            Expected::Head(Some(since)) if matches!(state.streams, Some((0, _))) => Some(since),
             _ => None,
         }
     }

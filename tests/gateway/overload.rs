@@ -19,6 +19,7 @@ use crate::{
     harness::{
         PATIENCE,
         client::{Answer, Client},
+        frames::{Frames, SETTINGS},
         gateway::Gateway,
         judge::{in_time, judge},
         upstream::Upstream,
@@ -218,6 +219,15 @@ fn who_has_said_nothing_yet_makes_room_too() {
     let mut silent = gateway.client();
     assert_eq!(gateway.get("/").status, 200);
     assert!(silent.is_closed());
+}
+
+#[test]
+fn who_has_only_agreed_on_http_2_makes_room_too() {
+    let gateway = start("max_connections = 1", &Upstream::hello().url());
+    let mut silent = Frames::connect(gateway.address());
+    assert_eq!(silent.next().map(|frame| frame.kind), Some(SETTINGS));
+    assert_eq!(gateway.get("/").status, 200);
+    silent.end();
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
 
 #[test]
 fn a_server_that_stands_still_while_it_frees_large_counts_is_told_of() {
-    let told = "stands still while it frees a large count that expires (set lazyfree-lazy-expire to yes)";
+    let told = "may hold up decisions when a large count expires (set lazyfree-lazy-expire to yes)";
     for (lazy, right, lines) in [("no", "+config", 1), ("yes", "+config", 0), ("no", "-config", 0)] {
         let redis = Redis::start_with(&["--lazyfree-lazy-expire", lazy]);
         redis.command(&["ACL", "SETUSER", "default", right]);

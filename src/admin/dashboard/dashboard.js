@@ -563,7 +563,7 @@ function showState(state) {
   const { instances, memory_bytes: used, memory_max_bytes: most, failures_per_second: failures } = state.store;
   byId("memory").textContent =
     `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} per second. ` +
-    `Gateways that share the limits: ${instances ?? "not known yet"}.`;
+    `Gateways that share the limits (store.instances): ${instances ?? "not known yet"}.`;
   showReload(state.reload);
   showLimits(state.limits.map((limit) => limit.limit));
   charts.forEach((chart) => chart.render());

@@ -61,8 +61,17 @@ impl FromText for KeyPart {
                 "`{text}` is not a valid key: the bodies of requests aren't read\n{}\nor let the application ask: docs/login-protection.md",
                 Self::ALL
             )),
-            _ => Err(format!("`{text}` is not a valid key\n{}", Self::ALL)),
+            _ => Err(not_a_key(text)),
         }
+    }
+}
+
+/// Returns what is wrong with a text that is no part of a key. Most header fields have a hyphen.
+fn not_a_key(text: &str) -> String {
+    let all = KeyPart::ALL;
+    match text.contains('-') {
+        true => format!("`{text}` is not a valid key\nfor a header field write \"header:{text}\", or {all}"),
+        false => format!("`{text}` is not a valid key\n{all}"),
     }
 }
 

@@ -367,8 +367,7 @@ impl Link {
                 && setting.last().and_then(Value::as_string).is_some_and(|setting| setting == "no")
             {
                 let remedy = format!("set {LAZY_EXPIRE} to yes");
-                self.trouble
-                    .say(&format!("it stands still while it frees a large count that expires ({remedy})"));
+                self.trouble.say(&format!("it may hold up decisions when a large count expires ({remedy})"));
             }
             let info = ask("INFO", &["memory"]).await?;
             if let Some(policy) = evicts(&info.as_string().unwrap_or_default()) {
