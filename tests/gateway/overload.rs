@@ -19,7 +19,7 @@ use crate::{
     harness::{
         PATIENCE,
         client::{Answer, Client},
-        frames::{Frames, SETTINGS},
+        frames::{PREFACE, SETTINGS, frame},
         gateway::Gateway,
         judge::{in_time, judge},
         upstream::Upstream,
@@ -224,10 +224,12 @@ fn who_has_said_nothing_yet_makes_room_too() {
 #[test]
 fn who_has_only_agreed_on_http_2_makes_room_too() {
     let gateway = start("max_connections = 1", &Upstream::hello().url());
-    let mut silent = Frames::connect(gateway.address());
-    assert_eq!(silent.next().map(|frame| frame.kind), Some(SETTINGS));
+    let mut silent = TcpStream::connect(gateway.address()).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+    silent.read_exact(&mut [0; 9]).expect("the gateway has its own settings");
     assert_eq!(gateway.get("/").status, 200);
-    silent.end();
+    silent.read_to_end(&mut Vec::new()).expect("the gateway closes the connection");
 }
 
 #[test]

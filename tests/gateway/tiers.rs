@@ -131,10 +131,17 @@ fn the_file_of_the_guide_has_three_tiers_contracts_and_partners() {
 }
 
 #[test]
-fn the_token_of_the_guide_is_of_its_tier() {
+fn the_commands_of_the_guide_work() {
     let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tiers.md")).unwrap();
-    let (_, commands) = guide.split_once("```sh\n").unwrap();
-    let commands = commands.split("```").next().unwrap();
+    let mut commands = guide.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let made =
+        Command::new("sh").args(["-ec", commands.next().unwrap()]).current_dir(&folder).status().unwrap();
+    assert!(made.success());
+    let keys = std::fs::read_to_string(folder.path().join("keys.txt")).unwrap();
+    let of_test = guide.lines().find(|line| line.ends_with("shop-app")).unwrap();
+    assert_eq!(keys.split_whitespace().collect::<Vec<_>>(), of_test.split_whitespace().collect::<Vec<_>>());
+    let commands = commands.next().unwrap();
     let shop = Upstream::hello();
     let file = file_of_guide(&shop, &shop);
     let secret = "hmac_secret = \"0123456789abcdef0123456789abcdef\"";
