@@ -356,6 +356,16 @@ fn the_page_about_tokens_works_behind_envoy() {
 }
 
 #[test]
+fn the_page_about_tokens_works_for_any_service() {
+    let (_, toml) = tokens_block("Envoy", "toml").split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
+    let decider = Decider::start("", toml);
+    let report = tokens_block("Any service", "sh").replace("127.0.0.1:8081", &decider.address.to_string());
+    let told = Command::new("sh").args(["-ec", &report]).output().unwrap();
+    let answer = String::from_utf8(told.stdout).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"tokens\";r=99520;"), "{answer}");
+}
+
+#[test]
 fn the_page_about_tokens_works_without_another_proxy() {
     let upstream = model();
     let toml = tokens_block("Tollgate as the proxy", "toml").replace("3000", &port_of(&upstream).to_string());
