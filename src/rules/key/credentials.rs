@@ -151,14 +151,12 @@ fn add_trimmed(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooMan
 /// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1), and all of it
 /// without a byte order mark (Hono).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
-    if let Some(unmarked) = decoded.strip_prefix(b"\xEF\xBB\xBF") {
-        add_name_and_password(readings, unmarked)?;
-    }
     let name = decoded.iter().position(|byte| *byte == b':').map_or(decoded.len(), |colon| colon + 1);
     let cut = |end: u8| decoded[name..].iter().position(|byte| *byte == end).map(|at| &decoded[..name + at]);
     // A colon alone and the beginning of JSON may be the same for many clients.
     let cuts = [cut(0), cut(b':')].map(|cut| cut.filter(|cut| *cut != b":" && !is_json(cut)));
-    for text in [Some(decoded)].into_iter().chain(cuts).flatten() {
+    let unmarked = decoded.strip_prefix(b"\xEF\xBB\xBF");
+    for text in [Some(decoded), unmarked].into_iter().chain(cuts).flatten() {
         for text in [text.into(), percent_decoded(text), form_decoded(text)] {
             readings.add(joined(BASIC, &encoded(&with_colon(&text))))?;
         }
@@ -339,6 +337,15 @@ mod tests {
     fn read(sent: &str) -> Vec<String> {
         let values = credentials(sent.as_bytes()).unwrap_or_else(|_| panic!("{sent}")).into_values();
         values.into_iter().map(|value| String::from_utf8_lossy(&value.unwrap()).into_owned()).collect()
+    }
+
+    /// A recursion would overflow the stack, and quadratic time would be minutes.
+    #[test]
+    fn long_credentials_are_read_step_by_step() {
+        for unit in [&b"\xEF\xBB\xBF"[..], b":", b" ", b"\0", b"%41", b"\"", b"a:"] {
+            let sent = [b"Basic ", &encoded(&[&unit.repeat(1 << 18)[..], b"u:p"].concat())[..]].concat();
+            let _ = (credentials(&sent), credentials(&[BEARER, b" ", &unit.repeat(1 << 18)].concat()));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `_`. [`Readings`] holds each value that one of them may see, so that all of them are charged. The ordinary value,
 //! which names the bucket of an ordinary spelling, is the first.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -183,9 +183,22 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if is_nested && words_match(sent, name) || !is_nested && begins_with(Decoded::form(sent), name) {
         return true;
     }
-    let bare: SmallVec<[u8; 32]> = name.iter().copied().filter(is_no_bracket).collect();
-    begins_with(Decoded::form(sent).filter(is_no_bracket), &bare)
-        && Decoded::form(sent).any(|byte| byte == b'[')
+    let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
+    begins_with(in_fiber(Decoded::form(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
+}
+
+/// Returns a name as Fiber reads it: `[]` and `]` are dropped, and another `[` is a dot.
+fn in_fiber(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
+    let mut name = name.peekable();
+    iter::from_fn(move || {
+        loop {
+            match (name.next()?, name.peek()) {
+                (b']', _) | (b'[', Some(b']')) => {}
+                (b'[', _) => return Some(b'.'),
+                (byte, _) => return Some(byte),
+            }
+        }
+    })
 }
 
 /// Returns true if a name that was sent is this one, but for what stands before and behind it.
@@ -206,18 +219,22 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
 fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let is_between = |byte: &u8| is_padding(byte) || is_blank_in_php(*byte);
     let decoded: Vec<u8> = Decoded::form(sent).collect();
-    let mut words = decoded.split(is_between).filter(|word| !word.is_empty());
-    let mut wanted = name.split(is_between).filter(|word| !word.is_empty());
-    wanted.all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+    let wanted = || name.split(is_between).filter(|word| !word.is_empty());
+    let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
+        wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+    };
+    // qs passes over what is between brackets.
+    let in_qs = decoded.split(|byte| *byte == b'[').enumerate().map(|(place, part)| match place {
+        0 => part,
+        _ => part.split(|byte| *byte == b']').next().unwrap_or_default(),
+    });
+    begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
+        || begin_with_wanted(&mut in_qs.filter(|word| !word.is_empty()))
 }
 
 /// Returns true for what may stand around a name.
 fn is_padding(byte: &u8) -> bool {
-    matches!(byte, b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace() || !is_no_bracket(byte)
-}
-
-fn is_no_bracket(byte: &u8) -> bool {
-    !matches!(byte, b'[' | b']')
+    matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace()
 }
 
 /// Returns true for what PHP takes for `_` in a name.
@@ -265,8 +282,19 @@ mod tests {
             "user[[name]]",
             "user.name",
             "us[]er[na[]me]",
+            "us[]er.name",
+            "USER.na[]me",
+            "user[name]x",
+            "[user]x[name]",
         ] {
             assert!(names_match(sent.as_bytes(), b"user[name]"), "{sent}");
+        }
+        for sent in ["user[id]x[name]", "filter[a]x[user]"] {
+            assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
+        }
+        assert!(names_match(b"filter[user]-[id]", b"filter[user][id]"));
+        for sent in ["user[i]d", "us[]er[id]"] {
+            assert!(names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
         for sent in ["user", "user[names]", "username", "name[user]"] {
             assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
