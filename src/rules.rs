@@ -157,11 +157,11 @@ impl Rule {
         };
         let client = descriptor::client(value);
         self.terms_of(descriptor::count(&self.config, value), |keys| {
-            let ask = |CountedKey { key, rate: own }| {
+            let ask = |(reading, CountedKey { key, rate: own })| {
                 let ask = self.ask_of(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));
-                client.into_iter().fold(ask, Ask::from_client)
+                client.into_iter().fold(ask, Ask::from_client).reading(reading)
             };
-            Ok(keys.into_iter().map(ask).collect())
+            Ok((0..).zip(keys).map(ask).collect())
         })
     }
 

@@ -21,7 +21,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use tokio::time::{Duration, Instant, timeout_at};
+use tokio::time::{Duration, Instant};
 
 use crate::{
     Admission, Ask, Origin, Refusal, Scope, StoreSettings,
@@ -186,7 +186,7 @@ impl Limiter {
     /// The refusal.
     pub async fn try_acquire(self: &Arc<Self>, asks: impl AsRef<[Ask]>) -> Result<Admission, Refusal> {
         let now = Instant::now();
-        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(Some(now))).await
+        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(Some(now)), None).await
     }
 
     /// Admits a request as [`Self::try_acquire`] does, but waits for its room until the deadline, or if
@@ -225,7 +225,7 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
         let now = Instant::now();
-        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(deadline)).await
+        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(deadline), None).await
     }
 
     /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow, counted from its arrival.
@@ -253,7 +253,7 @@ impl Limiter {
         asks: &[Ask],
         arrival: Instant,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.admit_in_time(asks, arrival, None, Patience::OfLimits(None))
+        self.admit_in_time(asks, arrival, None, Patience::OfLimits(None), None)
     }
 
     /// Admits a request as [`Self::acquire_within_waits`] does, but doesn't wait beyond `end`.
@@ -281,11 +281,12 @@ impl Limiter {
         arrival: Instant,
         end: Option<Instant>,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.admit_in_time(asks, arrival, None, Patience::OfLimits(end))
+        self.admit_in_time(asks, arrival, None, Patience::OfLimits(end), None)
     }
 
     /// Admits a request as [`Self::try_acquire`] does, for a caller that doesn't wait beyond the deadline. The store's own
-    /// deadline holds, too, from the call on.
+    /// deadline holds, too, from the call on. If others wait for the bucket, a refusal may take as much longer, in which the store is
+    /// asked when there will be room.
     ///
     /// # Examples
     ///
@@ -312,15 +313,7 @@ impl Limiter {
         arrival: Instant,
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        let (now, patience) = (Instant::now(), Patience::Until(Some(arrival)));
-        let deadline = self.within_timeout(now, deadline);
-        if self.queue_to_join(asks, arrival, patience)?.is_none() {
-            return self.decide_now(asks, now, deadline).await;
-        }
-        match timeout_at(deadline, self.admit_in_time(asks, arrival, Some(now), patience)).await {
-            Ok(decided) => decided,
-            Err(_) => self.go_without_store(self.charges_of(asks)?, StoreError::Timeout, deadline).await,
-        }
+        self.admit_in_time(asks, arrival, None, Patience::Until(Some(arrival)), deadline).await
     }
 
     /// Decides a request. It takes these steps, in this order:
@@ -337,21 +330,23 @@ impl Limiter {
     ///    `wait_in_line`, `wait`).
     ///
     /// Only its patience counts from the arrival: a body or the keys of a token may have been waited for since. `now` is the time,
-    /// if the caller has just read it.
+    /// if the caller has just read it. The store must answer before the deadline, and before its own.
     async fn admit_in_time(
         self: &Arc<Self>,
         asks: &[Ask],
         arrival: Instant,
         now: Option<Instant>,
         patience: Patience,
+        deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
         let now = now.unwrap_or_else(Instant::now);
         let request = || {
-            Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, came: now, patience })
+            let asks = asks.iter().cloned().collect();
+            Arc::new(WaitingRequest { asks, arrival, came: now, patience, deadline })
         };
         let (request, awaited, free_at) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => (request(), awaited, None),
-            None => match self.decide_now(asks, now, now + self.timeout).await {
+            None => match self.decide_now(asks, now, self.within_timeout(now, deadline)).await {
                 Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
                     let request = request();
                     let Some((awaited, free_at)) = self.hope(&request, &limited) else {
@@ -393,8 +388,8 @@ impl Limiter {
     }
 
     /// Decides a request that has waited: as [`Self::decide_now`], but the stores are asked in any case.
-    async fn decide_awaited(&self, asks: &[Ask], now: Instant) -> Result<Admission, Refusal> {
-        self.take_from_stores(self.charges_of(asks)?, now + self.timeout).await
+    async fn decide_awaited(&self, asks: &[Ask], deadline: Instant) -> Result<Admission, Refusal> {
+        self.take_from_stores(self.charges_of(asks)?, deadline).await
     }
 
     /// Asks the store in this process for the limits that count there, then the shared one for the others. What the first

@@ -71,6 +71,8 @@ pub(crate) struct WaitingRequest {
     /// The time at which it came to the limiter, perhaps after its body: its place in a queue.
     pub(crate) came: Instant,
     pub(crate) patience: Patience,
+    /// The time by which the store must decide when it is asked, if that is earlier than the store's own deadline.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// The bucket that a request waits for.

@@ -45,10 +45,9 @@ pub(crate) fn key_of_values(limit: &LimitSettings, written: &str) -> Result<Key,
 /// Returns a key's text in the form that [`key_of`] parses. `None` if it isn't a key of this limit, whose configuration may have
 /// changed, or isn't UTF-8.
 pub fn written(limit: &LimitSettings, text: &str) -> Option<String> {
-    let values = values_in(limit, text)?;
     // A value may look like another form.
-    let is_clear = key_of(limit, &values).is_ok_and(|key| key.as_str() == text);
-    Some(if is_clear { values } else { text.to_owned() })
+    let names_it = |shown: &String| key_of(limit, shown).is_ok_and(|key| key.as_str() == text);
+    [values_in(limit, text)?, text.to_owned()].into_iter().find(names_it)
 }
 
 /// Parses the values of a key.
@@ -80,10 +79,12 @@ fn known_text(
     if known.contains(&usual(part, value.as_bytes())) {
         return Ok(text);
     }
-    // The file has no more than hashes.
     let is_hashed = !limit.plain && limit.redisson_name.is_none();
-    let named = if is_hashed { known.hashes_of(value) } else { Vec::new() };
-    match &named[..] {
+    match &known.hashes_of(value)[..] {
+        [_, ..] if !is_hashed => {
+            let fault = "this is a name in `keys_file`, which has only the key's hash\nwrite the key as clients send it";
+            Err(fault.to_owned())
+        }
         [hash] => Ok(hashed_text(part.name(), &hash[..HASH_DIGITS])),
         [] => Err(format!("`keys_file` has no such key, and no key of this name\n{KNOWN_REMEDY}")),
         several => Err(format!("{} keys in `keys_file` have this name\n{KNOWN_REMEDY}", several.len())),
@@ -117,13 +118,18 @@ pub(super) fn value_in(limit: &LimitSettings, part: &KeyPart, text: &str) -> Opt
 /// Returns the text of a part that is written as a bucket's name has it. `None` if it isn't.
 fn shown_text(limit: &LimitSettings, part: &KeyPart, text: &str) -> Option<String> {
     let value = value_in(limit, part, text)?;
-    if text.starts_with(&kind_text(KeyPart::Ip.name())) {
-        let client = value.strip_prefix("ip:").unwrap_or(&value).parse::<IpAddr>().ok()?;
+    let is_address = text.starts_with(&kind_text(KeyPart::Ip.name()));
+    if is_address && let Ok(client) = value.strip_prefix("ip:").unwrap_or(&value).parse::<IpAddr>() {
         return Some(network_text(limit.prefixes.network(client.to_canonical())));
     }
-    let is_hash = text.contains("=sha256/") && named_hash(&value).is_some();
-    let is_value = || *part == KeyPart::Global || text_of_written(limit, part, &value) == text;
-    (is_hash || is_value()).then(|| text.to_owned())
+    match part {
+        KeyPart::Global => Some(text_of_written(limit, part, "")),
+        KeyPart::Host => Some(text_of_written(limit, part, &value.to_ascii_lowercase())),
+        _ => {
+            let is_hash = text.contains("=sha256/") && named_hash(&value).is_some();
+            (is_hash || text_of_written(limit, part, &value) == text).then(|| text.to_owned())
+        }
+    }
 }
 
 /// Returns the hash in `sha256:<hash>`, or in `sha256/<hash>` as buckets have it.

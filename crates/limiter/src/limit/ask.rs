@@ -217,7 +217,8 @@ impl Ask {
         Self { rate, ..self }
     }
 
-    /// Sets the number that sets it apart from others of a request, for which the same limit is asked.
+    /// Sets the number that sets it apart from others of a request, for which the same limit is asked. Without it, their standings
+    /// can't be told apart.
     ///
     /// # Examples
     ///
@@ -239,6 +240,7 @@ impl Ask {
     }
 
     /// Sets the number of its key among those that servers may read in the request. The request has only one of these keys.
+    /// It also sets [`Self::number`]: call that afterwards.
     ///
     /// # Examples
     ///

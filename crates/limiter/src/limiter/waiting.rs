@@ -330,16 +330,18 @@ impl QueueCall {
     /// Returns the decisions on the waiters in their order: on all, or up to the first that is refused. Those behind it keep their places.
     async fn decide(&self) -> Vec<Result<Admission, Refusal>> {
         let (limiter, now) = (&self.limiter, Instant::now());
-        let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
-        let asks: Vec<Asks> = asks.collect();
+        let asked = self.asked.iter().map(|(_, request)| {
+            (limiter.waits.renewed.asks(&request.asks), limiter.within_timeout(now, request.deadline))
+        });
+        let asked: Vec<(Asks, Instant)> = asked.collect();
         if self.is_shared {
             // The server decides all at one time, when who needs as much as one that is refused is refused, too.
-            return join_all(asks.iter().map(|asks| limiter.decide_awaited(asks, now))).await;
+            return join_all(asked.iter().map(|(asks, by)| limiter.decide_awaited(asks, *by))).await;
         }
         // Here, room may appear between two decisions.
-        let mut decisions = Vec::with_capacity(asks.len());
-        for asks in &asks {
-            decisions.push(limiter.decide_awaited(asks, now).await);
+        let mut decisions = Vec::with_capacity(asked.len());
+        for (asks, deadline) in &asked {
+            decisions.push(limiter.decide_awaited(asks, *deadline).await);
             if matches!(decisions.last(), Some(Err(Refusal::Limited(_)))) {
                 break;
             }

@@ -655,7 +655,7 @@ fn new_bytes(charge: &Charge) -> usize {
 fn pay_once<P: Placed>(before: &mut [P], moved: &mut Charge) {
     let shares = |other: &&mut P| other.is_moved() && other.charge().bucket == moved.bucket;
     if moved.quota.algorithm != Algorithm::Concurrency
-        && let Some(other) = before.iter_mut().find(shares)
+        && let Some(other) = before.iter_mut().rev().find(shares)
     {
         let cost = other.charge().cost.max(moved.cost);
         other.move_to(Charge { cost, ..other.charge().clone() });

@@ -1,9 +1,8 @@
 //! Releases of leases that the server hasn't confirmed.
 //!
 //! An unreleased lease takes up its limit until it ends by itself. If releases were lost in an outage, a limit could stay full after
-//! Redis is back. A release names its lease and may be done twice: it is sent until it is done. If a call's reply wasn't read, all
-//! leases that it may have granted are released, too. A release that the server refuses, as where a bucket has another type by now, is
-//! given up when its lease has ended.
+//! Redis is back. A release names its lease and may be done twice: it is sent until it is done, for at most twice the time that a
+//! lease lasts. If a call's reply wasn't read, all leases that it may have granted are released, too.
 //!
 //! Releases go by the thread's connection, so that a server that stood still runs the call first. If the connection was replaced
 //! meanwhile, the call may still arrive later, and then its leases end by themselves.
@@ -37,8 +36,8 @@ struct Pending {
 /// A lease that nobody uses.
 struct Unreleased {
     lease: Lease,
-    /// The time by which it has ended by itself, if it was granted when its release was asked for.
-    ends_at: Instant,
+    /// The time by which it has ended by itself, even if a call that waits at the server has yet to grant it.
+    repeated_until: Instant,
 }
 
 impl Releases {
@@ -51,8 +50,8 @@ impl Releases {
     pub(super) fn add(&self, leases: impl IntoIterator<Item = Lease>, batcher: &Arc<Batcher>) {
         let now = Instant::now();
         let unreleased = leases.into_iter().map(|lease| {
-            let ends_at = now + Duration::from_micros(lease.quota.window_us);
-            Unreleased { lease, ends_at }
+            let repeated_until = now + 2 * Duration::from_micros(lease.quota.window_us);
+            Unreleased { lease, repeated_until }
         });
         let mut pending = self.0.lock();
         pending.keep(unreleased);
@@ -78,7 +77,7 @@ impl Pending {
     }
 }
 
-/// Releases leases until none is left. Ends when the store is dropped. In a Cluster, releases of a node that was removed go on
+/// Releases leases until none is left. An attempt takes as long as the slowest server, at most the store's timeout. Ends when the store is dropped. In a Cluster, releases of a node that was removed go on
 /// through the others.
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
@@ -90,12 +89,10 @@ async fn repeat(batcher: Arc<Batcher>) {
         }
         let attempts = join_all(leases.iter().map(|Unreleased { lease, .. }| release(&batcher, lease))).await;
         let now = Instant::now();
-        let kept = leases.into_iter().zip(attempts).filter(|(unreleased, attempt)| match attempt {
-            Ok(_) => false,
-            Err(StoreError::Answer(_)) => unreleased.ends_at > now,
-            // A call that waits at the server may grant it yet.
-            Err(_) => true,
-        });
+        let is_left = |(unreleased, attempt): &(Unreleased, Result<Reply, StoreError>)| {
+            attempt.is_err() && unreleased.repeated_until > now
+        };
+        let kept = leases.into_iter().zip(attempts).filter(is_left);
         batcher.releases.0.lock().keep(kept.map(|(unreleased, _)| unreleased));
     }
 }

@@ -47,7 +47,13 @@ impl<'w> Line<'w> {
     /// Joins so long after it came.
     fn join_late(&mut self, awaited: &Awaited, late: Duration) -> WaiterId {
         let (patience, arrival) = (Patience::Until(awaited.until), Instant::now());
-        let request = WaitingRequest { asks: Default::default(), arrival, came: arrival - late, patience };
+        let request = WaitingRequest {
+            asks: Default::default(),
+            arrival,
+            came: arrival - late,
+            patience,
+            deadline: None,
+        };
         let joined = self.waits.join(&Arc::new(request), awaited, None).expect("there is a place");
         let id = joined.0.id;
         self.places.push(joined);
