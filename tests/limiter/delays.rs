@@ -7,7 +7,7 @@ use tollgate_limiter::{Ask, Limit, Limiter};
 
 use crate::{
     harness::redis::Redis,
-    limiter::{ask, block_on, limit, patient, told},
+    limiter::{ask, block_on, limit, limited, patient, told},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -18,6 +18,14 @@ async fn refused_until(limiter: &Arc<Limiter>, ask: Ask) -> (Instant, Duration) 
     let refusal = limiter.try_acquire(&[ask]).await.unwrap_err();
     let now = Instant::now();
     (now + told(refusal), now - since)
+}
+
+/// How long a request is refused, as a limiter tells it that may know it already.
+async fn refused_for(limiter: &Arc<Limiter>, asks: &[Ask]) -> Duration {
+    match limiter.refuse_again(asks, Instant::now()) {
+        Some(limited) => Duration::from_micros(limited.delay_us().unwrap()),
+        None => told(limiter.try_acquire(asks).await.unwrap_err()),
+    }
 }
 
 /// When a cost fits, as the store tells it: at the earliest, and at the latest.
@@ -99,13 +107,58 @@ fn of_two_full_limits_the_longer_delay_is_told_for_each_cost() {
                 limiter.try_acquire(&both(cost)).await.unwrap();
             }
             for cost in [20, 30, 31, 20] {
-                let told = match limiter.refuse_again(&both(cost), Instant::now()) {
-                    Some(limited) => Duration::from_micros(limited.delay_us().unwrap()),
-                    None => told(limiter.try_acquire(&both(cost)).await.unwrap_err()),
-                };
+                let told = refused_for(&limiter, &both(cost)).await;
                 assert!(told > Duration::from_secs(3_000), "{cost} is told {told:?}");
             }
         }
+    });
+}
+
+/// A limit that isn't known to be full may be so for longer than one that is.
+#[test]
+fn a_full_limit_does_not_hide_the_longer_delay_of_another_one() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let (hourly, few) = (limit("hourly", "10/h"), limit("few", "3/5min"));
+        let both = |key: &str, cost| [Ask::new(&hourly, key).cost(cost), ask(&few, 1)];
+        for (key, cost) in [("one", 8), ("other", 3), ("other", 3)] {
+            limiter.try_acquire(&both(key, cost)).await.unwrap();
+        }
+        limited(limiter.try_acquire(&both("other", 9)).await.unwrap_err());
+        for _ in 0..3 {
+            let told = refused_for(&limiter, &both("one", 5)).await;
+            assert!(told > Duration::from_secs(3_000), "{told:?}");
+        }
+        // Of one that has room it is known for a while.
+        let before = redis.scripts();
+        for _ in 0..100 {
+            let told = refused_for(&limiter, &both("third", 5)).await;
+            assert!(told < Duration::from_secs(301), "{told:?}");
+        }
+        let asked = redis.scripts() - before;
+        assert!(asked <= 4, "{asked} scripts");
+    });
+}
+
+#[test]
+fn a_full_limit_of_this_process_does_not_hide_the_longer_delay_in_redis() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let hourly = limit("hourly", "60/h");
+        let own = Arc::new(Limit::new("own", limit("own", "40/5min").quota()).in_this_process());
+        let both = |cost| [ask(&hourly, cost), ask(&own, cost)];
+        limiter.try_acquire(&both(40)).await.unwrap();
+        let before = redis.scripts();
+        for cost in [39, 39, 20, 39] {
+            let told = refused_for(&limiter, &both(cost)).await;
+            assert_eq!(told > Duration::from_secs(3_000), cost > 20, "{cost} is told {told:?}");
+        }
+        let asked = redis.scripts() - before;
+        assert!(asked <= 4, "{asked} scripts");
     });
 }
 

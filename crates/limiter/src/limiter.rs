@@ -36,7 +36,7 @@ use crate::{
 use self::{
     failure::deny,
     instances::KnownInstances,
-    outcome::{hold, refuse},
+    outcome::{hold, refused},
     redisson::RedisRates,
 };
 
@@ -406,14 +406,17 @@ impl Limiter {
         if have_shared_scope(&asked) {
             return self.take_shared(asked, is_alone, deadline).await;
         }
-        let (mut own, shared): (ChargedAsks<'_>, ChargedAsks<'_>) =
+        let (mut own, mut shared): (ChargedAsks<'_>, ChargedAsks<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take_placed(&mut own, deadline).await {
             Ok(decision) => decision,
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
         if !own_decision.admitted {
-            return Err(refuse(&own, &own_decision, Origin::Store));
+            let mut limited = refused(&own, &own_decision, Origin::Store);
+            // Boxed, because it is large and rare.
+            Box::pin(self.refuse_beside(&mut shared, &mut limited.standings)).await;
+            return Err(Refusal::Limited(limited));
         }
         // From here on the leases end with this future. The permits stay charged if it is dropped.
         let leases = hold(&self.local, &mut own_decision);
@@ -458,7 +461,7 @@ impl Limiter {
         self.note_redis_rates(asked, &decision);
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
-            false => Err(refuse(asked, &decision, Origin::Store)),
+            false => Err(Refusal::Limited(refused(asked, &decision, Origin::Store))),
         }
     }
 

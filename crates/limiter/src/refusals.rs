@@ -18,18 +18,22 @@
 //! by message, or else after `REFRESH_EVERY`: then, too, one asks, and the others are refused until it has its
 //! answer.
 //!
+//! A request that several limits refuse is told the longest delay. So it is refused here only if that is known of each that
+//! refuses, and the others had room lately; otherwise it asks, as far as the allowance goes.
+//!
 //! What is charged while a block lasts makes its delays too short, and a change of the quota or a reset too
 //! long: all of them end it. A refusal whose call was sent before a reset isn't kept. Blocks are bounded in
 //! number: dropping one is always safe.
 
 mod allowance;
 mod block;
+mod rooms;
 
 use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -38,7 +42,7 @@ use hashbrown::HashTable;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, futures::OwnedNotified},
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -52,6 +56,7 @@ pub(super) use self::block::Recollection;
 use self::{
     allowance::AskAllowance,
     block::{Block, CostRefusal, Recall},
+    rooms::Rooms,
 };
 use crate::limit::Costs;
 
@@ -63,6 +68,8 @@ const BLOCKS_MOST: usize = 1024;
 pub(super) struct Refusals {
     shards: Box<[Mutex<BlockShard>]>,
     blocks: AtomicUsize,
+    /// Rooms were noted since the start.
+    has_rooms: AtomicBool,
     /// The number of times that anything was forgotten.
     epoch: AtomicU64,
 }
@@ -71,6 +78,7 @@ pub(super) struct Refusals {
 #[derive(Default)]
 struct BlockShard {
     blocks: HashTable<Block>,
+    rooms: Rooms,
     allowance: AskAllowance,
 }
 
@@ -80,6 +88,20 @@ pub(super) enum Verdict<'r> {
     Ask(Turns<'r>),
     /// It is refused; for each charge how its bucket stands, if that refuses.
     Refused(SmallVec<[Option<Outcome>; 1]>),
+}
+
+/// What is known of the charges of a request.
+struct Known<'r> {
+    /// How the bucket of each stands, if it is known to refuse.
+    outcomes: SmallVec<[Option<Outcome>; 1]>,
+    /// The buckets about which this request asks for others.
+    turns: Turns<'r>,
+    /// The answer to another request that asks.
+    asked: Option<OwnedNotified>,
+    /// The time before which the store isn't to be asked.
+    ask_at: Instant,
+    /// False if one of them is surely refused, but not known for how long.
+    is_delay_known: bool,
 }
 
 /// The time at which a call was sent.
@@ -94,6 +116,7 @@ impl Default for Refusals {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             blocks: AtomicUsize::new(0),
+            has_rooms: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
         }
     }
@@ -106,52 +129,69 @@ impl Refusals {
     }
 
     /// Says whether one of the charges is refused now. Waits for the answer of a request that asks the same, but
-    /// not beyond the time by which this one must ask itself.
+    /// not beyond the time by which this one must ask itself. `answers` tells whether the store can be asked.
     pub(super) async fn check<'c, C: Iterator<Item = (&'c Charge, Costs)>>(
         &self,
         charges: impl Fn() -> C,
         mut now: Instant,
         ask_by: Instant,
+        answers: impl Fn() -> bool,
     ) -> Verdict<'_> {
         while self.blocks.load(Relaxed) > 0 {
-            let mut turns = Turns { refusals: self, taken: SmallVec::new() };
-            let (mut outcomes, mut asked, mut latest_ask_at) = (SmallVec::new(), None, now);
-            // The delay of a request is the longest of its limits'.
-            let mut is_delay_known = true;
-            for (charge, costs) in charges() {
-                outcomes.push(match self.known(charge, costs, now) {
-                    Recall::Nothing => None,
-                    Recall::Refused(outcome) => Some(outcome),
-                    Recall::Due { answered, ask_at, is_refused } => {
-                        let (bucket, cost) = (charge.bucket.clone(), charge.cost.max(1));
-                        turns.taken.push(AskTurn { bucket, cost, answered });
-                        latest_ask_at = latest_ask_at.max(ask_at);
-                        is_delay_known &= !is_refused;
-                        None
-                    }
-                    Recall::Asked { answer, is_refused } => {
-                        (asked, is_delay_known) = (Some(answer), is_delay_known && !is_refused);
-                        None
-                    }
-                });
-            }
-            if is_delay_known && outcomes.iter().any(Option::is_some) {
+            let Known { outcomes, turns, asked, ask_at, is_delay_known } = self.known_of_all(charges(), now);
+            let is_refused = outcomes.iter().any(Option::is_some);
+            let others = || charges().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+            let is_nobody_to_ask = || {
+                is_delay_known && others().all(|((charge, _), _)| !self.is_to_ask(charge, now)) || !answers()
+            };
+            if is_refused && is_nobody_to_ask() {
                 return Verdict::Refused(outcomes);
             }
             let Some(answer) = asked else {
-                if latest_ask_at > now {
-                    sleep_until(latest_ask_at.min(ask_by)).await;
+                if ask_at > now {
+                    sleep_until(ask_at.min(ask_by)).await;
                 }
                 return Verdict::Ask(turns);
             };
             // Its own turns are given up, so that two requests never wait for each other.
             drop(turns);
-            if timeout_at(ask_by, answer).await.is_err() {
-                break;
+            match timeout_at(ask_by, answer).await {
+                Ok(()) => now = Instant::now(),
+                Err(_) if is_refused => return Verdict::Refused(outcomes),
+                Err(_) => break,
             }
-            now = Instant::now();
         }
         Verdict::Ask(Turns { refusals: self, taken: SmallVec::new() })
+    }
+
+    /// Returns what is known of the charges of a request.
+    fn known_of_all<'c>(
+        &self,
+        charges: impl Iterator<Item = (&'c Charge, Costs)>,
+        now: Instant,
+    ) -> Known<'_> {
+        let turns = Turns { refusals: self, taken: SmallVec::new() };
+        let mut known =
+            Known { outcomes: SmallVec::new(), turns, asked: None, ask_at: now, is_delay_known: true };
+        for (charge, costs) in charges {
+            known.outcomes.push(match self.known(charge, costs, now) {
+                Recall::Nothing => None,
+                Recall::Refused(outcome) => Some(outcome),
+                Recall::Due { answered, ask_at, is_refused } => {
+                    let (bucket, cost) = (charge.bucket.clone(), charge.cost.max(1));
+                    known.turns.taken.push(AskTurn { bucket, cost, answered });
+                    known.ask_at = known.ask_at.max(ask_at);
+                    known.is_delay_known &= !is_refused;
+                    None
+                }
+                Recall::Asked { answer, is_refused } => {
+                    known.asked = Some(answer);
+                    known.is_delay_known &= !is_refused;
+                    None
+                }
+            });
+        }
+        known
     }
 
     /// Returns how a bucket stands that surely refuses this cost, unless the store is to be asked for the delay.
@@ -179,10 +219,30 @@ impl Refusals {
         look: impl FnOnce(&Block, &mut AskAllowance) -> Option<T>,
     ) -> Option<T> {
         let hash = text::hash(bucket);
-        let BlockShard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let BlockShard { blocks, allowance, .. } = &mut *self.shard(hash).lock();
         let block =
             blocks.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
         look(block, allowance)
+    }
+
+    /// Returns true if a charge is taken to have room, or if there is no telling when a permit will be free.
+    pub(super) fn has_room(&self, charge: &Charge, now: Instant) -> bool {
+        charge.quota.algorithm == Algorithm::Concurrency
+            || self.shard(text::hash(&charge.bucket)).lock().rooms.has(charge, now)
+    }
+
+    /// Returns true if the store is to be asked whether a charge has room that another limit's refusal leaves unknown.
+    pub(super) fn is_to_ask(&self, charge: &Charge, now: Instant) -> bool {
+        !self.has_room(charge, now) && self.shard(text::hash(&charge.bucket)).lock().allowance.take(now)
+    }
+
+    /// Remembers that a charge would have fitted, just after the store's reply.
+    pub(super) fn note_room(&self, charge: &Charge, sending: Sending) {
+        self.has_rooms.store(true, Relaxed);
+        let rooms = &mut self.shard(text::hash(&charge.bucket)).lock().rooms;
+        if self.epoch.load(Relaxed) == sending.epoch {
+            rooms.note(charge, sending.at);
+        }
     }
 
     /// To be called just before a call of the store.
@@ -195,6 +255,8 @@ impl Refusals {
     pub(super) fn learn(&self, charge: &Charge, outcome: &Outcome, sending: Sending, is_alone: bool) {
         if outcome.charged {
             self.charged(charge, outcome.remaining, sending);
+        } else if outcome.delay_us == Some(0) {
+            self.note_room(charge, sending);
         }
         if !outcome.charged || (outcome.remaining == 0 && is_alone) {
             self.note(charge, outcome, sending);
@@ -233,6 +295,9 @@ impl Refusals {
 
     /// Notes that a bucket has been charged and has so much room left. That says nothing of what another quota refuses.
     pub(super) fn charged(&self, charge: &Charge, remaining: u64, sending: Sending) {
+        if self.has_rooms.load(Relaxed) {
+            self.shard(text::hash(&charge.bucket)).lock().rooms.charged(&charge.bucket, remaining);
+        }
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
@@ -244,6 +309,7 @@ impl Refusals {
     /// Ends the block of a bucket whose count has been changed.
     pub(super) fn forget(&self, bucket: &Bytes) {
         self.epoch.fetch_add(1, Relaxed);
+        self.shard(text::hash(bucket)).lock().rooms.forget(bucket);
         self.change(bucket, |_, _| true);
     }
 
@@ -251,9 +317,10 @@ impl Refusals {
     pub(super) fn forget_all(&self) {
         self.epoch.fetch_add(1, Relaxed);
         for shard in &self.shards {
-            let blocks = &mut shard.lock().blocks;
+            let BlockShard { blocks, rooms, .. } = &mut *shard.lock();
             self.blocks.fetch_sub(blocks.len(), Relaxed);
             blocks.clear();
+            rooms.clear();
         }
     }
 
@@ -283,7 +350,7 @@ impl Refusals {
     /// Changes the block of a bucket, if there is one, and drops it if that says so.
     fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block, &mut AskAllowance) -> bool) {
         let hash = text::hash(bucket);
-        let BlockShard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let BlockShard { blocks, allowance, .. } = &mut *self.shard(hash).lock();
         let Ok(mut found) = blocks.find_entry(hash, |block| block.bucket == *bucket) else { return };
         if change(found.get_mut(), allowance) {
             found.remove();

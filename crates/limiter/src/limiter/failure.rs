@@ -8,7 +8,7 @@ use crate::{
     store::{Outcome, StoreError},
 };
 
-use super::{Limiter, outcome::refuse};
+use super::{Limiter, outcome::refused};
 
 impl Limiter {
     /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
@@ -51,7 +51,7 @@ impl Limiter {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, &counted, decision, admission))
             }
-            Ok(decision) => Err(refuse(&counted, &decision, Origin::FallbackLocal)),
+            Ok(decision) => Err(Refusal::Limited(refused(&counted, &decision, Origin::FallbackLocal))),
             Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
                 Err(deny(&counted, cause, |asked| !asked.charge.shadow))
             }

@@ -24,7 +24,7 @@ impl Limiter {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
         let charges = || enforcing().map(|asked| (&asked.charge, asked.costs()));
         let ask_by = self.store.ask_by(deadline);
-        match self.refusals.check(charges, now, ask_by).await {
+        match self.refusals.check(charges, now, ask_by, || self.store.answers()).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let mut standings = Standings::new();
@@ -32,6 +32,7 @@ impl Limiter {
                     outcome.inspect(|outcome| asked.stand(*outcome, Origin::LocalRefusal, &mut standings));
                 }
                 // The delay is the longest of all limits', also of those that this process counts.
+                let now = Instant::now();
                 for asked in asked.iter().filter(|asked| !asked.charge.shadow) {
                     if let Store::Memory(store) = &**self.store_of(asked.scope) {
                         let refused = store.refuse(&asked.charge, now.into_std());
@@ -72,11 +73,12 @@ impl Limiter {
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        // Several are charged together by the store in this process, and then each is told.
+        // With the store in this process, a refusal lists all limits of the request, also those with room. So several are left to it.
         if asked.len() > 1 && matches!(*self.store, Store::Memory(_)) {
             return None;
         }
-        self.refused(&mut asked.iter(), now)
+        let (standings, is_all_known) = self.known_refusals(&mut asked.iter(), now);
+        (is_all_known && !standings.is_empty()).then(|| Box::new(Limited { standings }))
     }
 
     /// Refuses a request that is to wait for a bucket, if it is known that a limit which nobody waits for refuses it.
@@ -92,16 +94,17 @@ impl Limiter {
                 && own.charge.quota.algorithm != Algorithm::Concurrency
                 && !self.waits.has_waiters(&own.charge.bucket)
         };
-        self.refused(&mut asked.iter().filter(is_other), now)
+        let (standings, _) = self.known_refusals(&mut asked.iter().filter(is_other), now);
+        (!standings.is_empty()).then(|| Box::new(Limited { standings }))
     }
 
-    /// Returns how these charges are refused now. `None` if that isn't known of one, or if it is known of none.
-    fn refused<'r>(
+    /// Returns how these charges are surely refused now, and whether none of the others may refuse for longer.
+    fn known_refusals<'r>(
         &self,
         asked: &mut dyn Iterator<Item = &'r ChargedAsk<'r>>,
         now: Instant,
-    ) -> Option<Box<Limited>> {
-        let mut standings = Standings::new();
+    ) -> (Standings, bool) {
+        let (mut standings, mut is_all_known) = (Standings::new(), true);
         for own in asked.filter(|own| !own.charge.shadow) {
             match &**self.store_of(own.scope) {
                 Store::Memory(store) => {
@@ -109,15 +112,41 @@ impl Limiter {
                     refused.inspect(|outcome| own.stand(*outcome, Origin::Store, &mut standings));
                 }
                 Store::Redis(_) => match self.refusals.recollection(&own.charge, own.costs(), now) {
-                    Recollection::Nothing => {}
                     Recollection::Refused(outcome) => {
                         own.stand(outcome, Origin::LocalRefusal, &mut standings);
                     }
-                    Recollection::RefusedForUnknownTime => return None,
+                    Recollection::RefusedForUnknownTime => is_all_known = false,
+                    Recollection::Nothing => {
+                        is_all_known &= !self.remembers(&own.charge, own.scope)
+                            || self.refusals.has_room(&own.charge, now);
+                    }
                 },
             }
         }
-        (!standings.is_empty()).then(|| Box::new(Limited { standings }))
+        (standings, is_all_known)
+    }
+
+    /// Adds how the limits that Redis counts refuse a request, too, which a limit in this process has refused: its delay is the longest
+    /// of all. Where that isn't known, Redis is asked, as far as the allowance goes.
+    pub(super) async fn refuse_beside(&self, shared: &mut ChargedAsks<'_>, standings: &mut Standings) {
+        let now = Instant::now();
+        for own in shared.iter_mut().filter(|own| !own.charge.shadow) {
+            if !self.remembers(&own.charge, own.scope) {
+                continue;
+            }
+            let is_to_ask = || self.refusals.is_to_ask(&own.charge, now) && self.store.answers();
+            match self.refusals.recollection(&own.charge, own.costs(), now) {
+                Recollection::Refused(outcome) => own.stand(outcome, Origin::LocalRefusal, standings),
+                _ if is_to_ask() => {
+                    if let Ok(outcome) = self.look_at(own).await
+                        && outcome.delay_us != Some(0)
+                    {
+                        own.stand(outcome, Origin::Store, standings);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Remembers what a decision of the store implies for the next ones.
@@ -157,7 +186,10 @@ impl Limiter {
         let (usage, _) = self.peek_at(asked).await?;
         let outcome = usage.outcome(asked.charge().quota, false);
         if self.remembers(&asked.charge, asked.scope) {
-            self.refusals.note(&asked.charge, &outcome, sent);
+            match outcome.delay_us {
+                Some(0) => self.refusals.note_room(&asked.charge, sent),
+                _ => self.refusals.note(&asked.charge, &outcome, sent),
+            }
             if asked.ask.limit.has_refunds() {
                 self.refusals.refresh_soon(&asked.charge.bucket);
             }

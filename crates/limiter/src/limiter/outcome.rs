@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Admission, Limited, Origin, Refusal, Standings,
+    Admission, Limited, Origin, Standings,
     admission::{Account, HeldLease},
     charged_ask::{ChargedAsk, ChargedAsks},
     grants::RefundableGrant,
@@ -58,10 +58,10 @@ pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<HeldLease
 }
 
 /// Returns the refusal that a decision is.
-pub(super) fn refuse(asked: &ChargedAsks<'_>, decision: &Decision, origin: Origin) -> Refusal {
+pub(super) fn refused(asked: &ChargedAsks<'_>, decision: &Decision, origin: Origin) -> Box<Limited> {
     let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
         asked.stand(*outcome, origin, &mut limited.standings);
     }
-    Refusal::Limited(limited)
+    limited
 }

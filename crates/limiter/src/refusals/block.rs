@@ -214,13 +214,13 @@ impl Block {
         allowance: &mut AskAllowance,
         now: Instant,
     ) -> Recall {
-        let (mut ask_at, mut held) = (now, self.turn.held());
+        let (mut ask_at, mut held, is_refused) = (now, self.turn.held(), self.blocks(cost, now));
         match self.refusal(cost, now) {
             Some(refusal) if self.is_fresh(now) && (refusal.is_exact(costs) || !allowance.take(now)) => {
                 return Recall::Refused(refusal.outcome);
             }
             Some(_) => {}
-            None if !self.has_ended(now) && !self.blocks(cost, now) => return Recall::Nothing,
+            None if !self.has_ended(now) && !is_refused => return Recall::Nothing,
             None => match self.held_until(now) {
                 Some(until) => ask_at = until,
                 None if self.turn.asking() == 0 => {
@@ -234,13 +234,13 @@ impl Block {
                 }
                 None if self.turn.room() < u64::from(cost) => {
                     let answer = self.answered.clone().notified_owned();
-                    return Recall::Asked { answer, is_refused: self.blocks(cost, now) };
+                    return Recall::Asked { answer, is_refused };
                 }
                 None => {}
             },
         }
         self.turn.join(cost, held);
-        Recall::Due { answered: self.answered.clone(), ask_at, is_refused: self.blocks(cost, now) }
+        Recall::Due { answered: self.answered.clone(), ask_at, is_refused }
     }
 
     /// Returns what is known of a cost now, without asking.

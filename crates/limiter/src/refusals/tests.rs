@@ -69,11 +69,12 @@ impl Shop {
 /// Takes as a limiter does; the call is so long under way there and back.
 async fn take(refusals: &Refusals, shop: &Shop, charge: &Charge, trip_us: u64) -> Result<Decision, Outcome> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    let _turns = match refusals.check(|| [(charge, Costs::Vary)].into_iter(), Instant::now(), deadline).await
-    {
-        Verdict::Refused(outcomes) => return Err(outcomes[0].unwrap()),
-        Verdict::Ask(turns) => turns,
-    };
+    let _turns =
+        match refusals.check(|| [(charge, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await
+        {
+            Verdict::Refused(outcomes) => return Err(outcomes[0].unwrap()),
+            Verdict::Ask(turns) => turns,
+        };
     let sent = refusals.sending();
     advance(us(trip_us)).await;
     let decision = shop.take(charge);
@@ -222,7 +223,8 @@ fn what_was_changed_elsewhere_is_noticed_after_5_s_by_one_request() {
         assert!(take(&refusals, &shop, &ask, 0).await.is_err());
         advance(us(1)).await;
         let deadline = Instant::now() + Duration::from_secs(1);
-        let turns = refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline).await;
+        let turns =
+            refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await;
         assert!(matches!(turns, Verdict::Ask(_)));
         // The others are refused until it has its answer.
         assert!(take(&refusals, &shop, &ask, 0).await.is_err());
@@ -263,8 +265,9 @@ fn after_a_slow_refusal_one_asks_again_for_all() {
         block(&refusals, &shop, &ask).await;
         advance(us(999_500)).await;
         let deadline = Instant::now() + Duration::from_secs(60);
-        let check =
-            || Box::pin(refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline));
+        let check = || {
+            Box::pin(refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true))
+        };
         let first = check().await;
         let (mut second, mut third) = (check(), check());
         assert!((&mut second).now_or_never().is_none(), "it waits for the first");
@@ -289,8 +292,9 @@ fn those_who_are_held_ask_together() {
         block(&refusals, &shop, &ask).await;
         advance(us(99_950)).await;
         let deadline = Instant::now() + Duration::from_secs(60);
-        let check =
-            || Box::pin(refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline));
+        let check = || {
+            Box::pin(refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true))
+        };
         let mut held = [check(), check()];
         assert!(held.iter_mut().all(|held| held.now_or_never().is_none()));
         advance(us(1_000)).await;
@@ -317,9 +321,11 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
             block(&refusals, &shop, &ask).await;
             advance(us(1_000_000)).await;
             let deadline = Instant::now() + Duration::from_secs(60);
-            let first = refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline).await;
+            let first =
+                refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await;
             assert!(matches!(first, Verdict::Ask(_)));
-            let second = refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline);
+            let second =
+                refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true);
             tokio::pin!(second);
             assert!(timeout(us(10_000), &mut second).await.is_err(), "it waits for the first");
             end(&refusals, &ask);
