@@ -8,7 +8,8 @@
 //! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
 //! one of them may read. With more than [`MOST_READINGS`] it is rejected: docs/adr/0005.
 //!
-//! Keys of requests, and what both they and keys that operators write are made of, must agree, so they stand in one file.
+//! Keys that operators write ([`written`]) must be equal to those of requests, so the functions that make a key's text stand here, for
+//! both.
 
 mod cookie;
 mod credentials;

@@ -137,6 +137,7 @@ fn whole(domain: &[u8], descriptor: &Descriptor<'_>) -> Vec<u8> {
 pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettings> {
     let windows = [Duration::from_secs(1), Duration::from_secs(24 * 3600)];
     let limits = STATED.into_iter().zip(windows).filter(|_| config.decisions.is_some());
+    // Each descriptor states its own rate. The window only chooses the algorithm.
     limits.map(|(name, window)| {
         let rate = Rate { permits: Rate::MAX_PERMITS, window_us: window.as_micros() as u64 };
         let key = vec![KeyPart::Descriptor("entries".to_owned())];

@@ -43,7 +43,8 @@ use super::{
     url::Endpoint,
 };
 
-/// The most redirections of an operation: to the node that has the slot, once more by itself, and to the node that the slot moves to.
+/// The most redirections of an operation: to the node that has the slot, there again in a call of its own, and to the node that the slot
+/// moves to.
 const SENT_ON_MOST: usize = 3;
 /// The time that a node has to return the slots before another one is asked.
 const SLOTS_WAIT: Duration = Duration::from_millis(250);
