@@ -22,8 +22,12 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+use socket2::SockRef;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_rustls::TlsAcceptor;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4_096;
 
 /// The body of a response.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
@@ -117,6 +121,8 @@ impl Upstream {
         F: Future<Output = Response<Body>> + Send + 'static,
     {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // The standard library's backlog of 128 is too short for bursts: a connection that it drops costs a second or more.
+        SockRef::from(&listener).listen(BACKLOG).unwrap();
         listener.set_nonblocking(true).unwrap();
         let scheme = if matches!(speech, Speech::Tls(_)) { "https" } else { "http" };
         let address = listener.local_addr().unwrap();
