@@ -171,8 +171,9 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
     }
+    let Some(first) = sent.first() else { return false };
     // Most names differ in their first letter.
-    if let (Some(first), Some(wanted)) = (sent.first(), name.first())
+    if let Some(wanted) = name.first()
         && first.is_ascii_alphanumeric()
         && wanted.is_ascii_alphanumeric()
         && !first.eq_ignore_ascii_case(wanted)

@@ -9,8 +9,10 @@ use crate::rules::key::credentials::encoded;
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
 /// signature, and jwcrypto in all parts.
 pub(super) fn rewritten(token: &[u8]) -> BTreeSet<String> {
-    let readings: Vec<_> = token.split(|byte| *byte == b'.').map(readings).collect();
-    let [header, claims, signature] = &readings[..] else { return BTreeSet::new() };
+    // A text of many dots is not read at all.
+    let parts: Vec<_> = token.split(|byte| *byte == b'.').take(4).collect();
+    let Ok([header, claims, signature]) = <[_; 3]>::try_from(parts) else { return BTreeSet::new() };
+    let [header, claims, signature] = [header, claims, signature].map(readings);
     // A decoder reads all parts in one way.
     let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
     written.filter(|written| written.as_bytes() != token).collect()
