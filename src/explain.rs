@@ -19,7 +19,7 @@ pub use self::{
     },
     question::Question,
 };
-use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, Quota, Rate, Scope};
+use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, OnFailure, Quota, Rate, Scope};
 
 use crate::{
     config::{self, Cost, Exemption, Missing, Mode, Requirement, UnknownKey},
@@ -277,6 +277,11 @@ impl DescribedLimit {
                 UnknownKey::Deny => "deny",
             }),
             wait_ms: Some(config.wait.as_millis() as u64).filter(|wait_ms| *wait_ms > 0),
+            on_failure: match config.on_failure {
+                OnFailure::Local => "local",
+                OnFailure::Allow => "allow",
+                OnFailure::Deny => "deny",
+            },
             live: None,
         }
     }

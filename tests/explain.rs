@@ -509,6 +509,21 @@ fn a_live_look_tells_what_the_store_holds_and_what_the_next_request_gets() {
 }
 
 #[test]
+fn a_live_look_without_the_store_tells_what_decides_meanwhile() {
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n[limits.l]\nkey = \"ip\"\n\
+                rate = \"2/h\"\n[limits.k]\nkey = \"ip\"\nrate = \"1/h\"\non_failure = \"deny\"\n[[routes]]\npath = \"/\"\n\
+                respond = { status = 200 }\nlimits = [\"l\", \"k\"]\n";
+    let folder = folder(toml);
+    let gateway = Gateway::start(toml);
+    let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
+    let told = text(&folder, &["GET", "/", "--live", "--admin", admin.lines().next().unwrap()]);
+    assert!(
+        told.contains("next request unknown: ") && told.contains("on_failure decides: l local, k deny"),
+        "{told}"
+    );
+}
+
+#[test]
 fn what_a_route_requires_is_told_with_the_name_of_a_key_and_the_source_of_its_rate() {
     let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/known-keys.txt");
     let limit = format!(

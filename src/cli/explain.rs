@@ -177,7 +177,13 @@ fn descriptor_text(explained: &Value, in_colour: bool) -> String {
 fn write_next(text: &mut ExplanationText, explained: &Value) {
     if let Some(next) = explained["next"].as_object() {
         let outcome = match (next["unknown"].as_str(), next["admitted"] == true) {
-            (Some(unknown), _) => format!("unknown: {unknown}"),
+            (Some(unknown), _) => {
+                let counted = list(&explained["limits"]).iter().filter(|limit| limit["outcome"] == "counted");
+                let policies: Vec<_> = counted
+                    .map(|limit| format!("{} {}", word(limit, "limit"), word(limit, "on_failure")))
+                    .collect();
+                format!("unknown: {unknown}. Meanwhile on_failure decides: {}", policies.join(", "))
+            }
             (None, true) => "would be admitted".to_owned(),
             (None, false) => format!("would be refused by {}", names(&next["refused_by"])),
         };

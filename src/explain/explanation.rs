@@ -128,6 +128,8 @@ pub struct DescribedLimit {
     pub unknown: Option<&'static str>,
     /// The longest time that a request waits for room, if the limit has `wait`.
     pub wait_ms: Option<u64>,
+    /// The decision while the store can't be asked: `local`, `allow` or `deny`.
+    pub on_failure: &'static str,
     /// The current count of the key, if the store was asked.
     pub live: Option<Live>,
 }
