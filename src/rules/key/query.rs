@@ -1,5 +1,7 @@
 //! The values that servers may read in a parameter of a query.
 
+use std::iter;
+
 use super::readings::{
     Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match, percent_decoded,
     without_blanks,
@@ -41,7 +43,8 @@ pub(super) fn parameter<'r>(
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
     for separators in [&['&'][..], &['&', ';']] {
-        for (sent, value) in query.split(separators).map(|pair| split(pair.trim_start_matches('='))) {
+        let pairs = query.split(separators).map(|pair| pair.trim_start_matches('='));
+        for (sent, value) in pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair))) {
             if may_be(sent, name) {
                 readings.add_missing();
                 add_values(readings, value)?;
@@ -61,10 +64,11 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
         || has_more() && {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
-            let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
+            let unmarked = &decoded[start..];
+            let field = unmarked.split(|byte| *byte == b'.').next().unwrap_or_default();
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
-            field.len() < decoded.len() && names_match(field, name)
-                || of_next.is_some_and(|sent| names_match(sent, name))
+            let may_be = |part: &[u8]| part.len() < decoded.len() && names_match(part, name);
+            [unmarked, field].into_iter().chain(of_next).any(may_be)
         }
 }
 
@@ -108,6 +112,17 @@ fn is_invisible(c: char) -> bool {
 fn split(pair: &str) -> (&[u8], &[u8]) {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     (name.as_bytes(), value.as_bytes())
+}
+
+/// Returns the name and the value of a pair as qs and its users divide them, at the first `=` behind a bracket, if that isn't the
+/// first of all.
+fn split_in_qs(pair: &str) -> Option<(&[u8], &[u8])> {
+    let pair = pair.as_bytes();
+    let is_bracket = |end: &[u8]| end.ends_with(b"]") || end.ends_with(b"%5D") || end.ends_with(b"%5d");
+    let mut ends = (0..pair.len()).filter(|at| pair[*at] == b'=');
+    ends.next().filter(|first| !is_bracket(&pair[..*first]))?;
+    let at = ends.find(|at| is_bracket(&pair[..*at]))?;
+    Some((&pair[..at], &pair[at + 1..]))
 }
 
 fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
@@ -187,6 +202,9 @@ mod tests {
             ("API_KEY=k1", &[None, Some("k1")]),
             ("=api_key=k1", &[None, Some("k1")]),
             ("a=b&==api_key=k1", &[None, Some("k1")]),
+            ("[api_key]z=a]=k1", &[None, Some("a]=k1"), Some("k1")]),
+            ("api_key=r&api_key%5B%5d=%5D=k1", &[Some("r"), Some("]=k1")]),
+            ("api_key=r&api_key[]x=%5D=k1", &[Some("r"), Some("]=k1"), Some("k1")]),
             ("=a", &[None]),
             // Fields of nested values (Rocket), and default values (Spring)
             (".api_key=k1&api_key=r", &[Some("r"), Some("k1")]),

@@ -180,7 +180,7 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     {
         return false;
     }
-    let is_nested = name.contains(&b'[');
+    let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
     if is_nested && words_match(sent, name) || !is_nested && begins_with(Decoded::form(sent), name) {
         return true;
     }
@@ -215,8 +215,8 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
     sent.next().is_none_or(|byte| is_padding(&byte))
 }
 
-/// Returns true if a name that was sent begins with the words of a nested name. Rack and qs read it in many forms, `[user][id]` and
-/// `user][id]`, and more may follow.
+/// Returns true if a name that was sent begins with the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket
+/// read it in many forms, `[user][id]` and `user][id]`, and more may follow.
 fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let is_between = |byte: &u8| is_padding(byte) || is_blank_in_php(*byte);
     let decoded: Vec<u8> = Decoded::form(sent).collect();
@@ -224,11 +224,12 @@ fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
     };
-    // qs passes over what is between brackets.
-    let in_qs = decoded.split(|byte| *byte == b'[').enumerate().map(|(place, part)| match place {
-        0 => part,
-        _ => part.split(|byte| *byte == b']').next().unwrap_or_default(),
-    });
+    // qs passes over what is between brackets, and may take a dot for one.
+    let in_qs =
+        decoded.split(|byte| matches!(byte, b'[' | b'.')).enumerate().map(|(place, part)| match place {
+            0 => part,
+            _ => part.split(|byte| *byte == b']').next().unwrap_or_default(),
+        });
     begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
         || begin_with_wanted(&mut in_qs.filter(|word| !word.is_empty()))
 }
@@ -294,7 +295,17 @@ mod tests {
             assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
         }
         assert!(names_match(b"filter[user]-[id]", b"filter[user][id]"));
-        for sent in ["user[i]d", "us[]er[id]"] {
+        for sent in [
+            "user[i]d",
+            "us[]er[id]",
+            "user.id.",
+            "user.id.x",
+            "[user].id",
+            "[user][id]",
+            "[user]id",
+            "[user]x.id",
+            "user_id",
+        ] {
             assert!(names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
         for sent in ["user", "user[names]", "username", "name[user]"] {
