@@ -162,6 +162,48 @@ fn a_full_limit_of_this_process_does_not_hide_the_longer_delay_in_redis() {
     });
 }
 
+/// A ban that is given here is known here at once, also by a request that a limit in the process refuses.
+#[test]
+fn a_full_limit_of_this_process_does_not_hide_a_ban() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let logins = Arc::new(Limit::new("logins", limit("l", "9/min").quota()).with_bans_of(3_600_000 * MS));
+        let own = Arc::new(Limit::new("own", limit("own", "1/5min").quota()).in_this_process());
+        let both = [ask(&logins, 1), ask(&own, 1)];
+        limiter.try_acquire(&both).await.unwrap();
+        assert!(refused_for(&limiter, &both).await < Duration::from_secs(301));
+        assert!(limiter.ban(&both[0]).await.unwrap());
+        let told = refused_for(&limiter, &both).await;
+        assert!(told > Duration::from_secs(3_500), "{told:?}");
+    });
+}
+
+/// A client may invent keys beside a full one, of which it isn't known whether they have room.
+#[test]
+fn a_full_key_beside_ever_new_ones_asks_now_and_then() {
+    let redis = Redis::start();
+    block_on(async {
+        let (few, many) = (limit("few", "3/h"), limit("many", "9/h"));
+        let own = Arc::new(Limit::new("own", few.quota()).in_this_process());
+        for full in [few, own] {
+            let limiter = patient(&redis.url());
+            limiter.warm_up().await.unwrap();
+            let invented = |number: u32| [ask(&full, 1), Ask::new(&many, number.to_string())];
+            for number in 0..3 {
+                limiter.try_acquire(&invented(number)).await.unwrap();
+            }
+            let (since, before) = (Instant::now(), redis.scripts());
+            for number in 0..2_000 {
+                refused_for(&limiter, &invented(number)).await;
+            }
+            let (asked, most) = (redis.scripts() - before, 128 + 50 * (since.elapsed().as_secs() + 1));
+            assert!(asked <= most, "{asked} scripts, of at most {most}");
+        }
+    });
+}
+
 /// How often the store is asked by a flood of requests with these costs, and how often it may be.
 async fn asked_by(redis: &Redis, costs: impl Iterator<Item = u32>) -> (u64, u64) {
     let limiter = patient(&redis.url());

@@ -413,9 +413,8 @@ impl Limiter {
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
         if !own_decision.admitted {
-            let mut limited = refused(&own, &own_decision, Origin::Store);
             // Boxed, because it is large and rare.
-            Box::pin(self.refuse_beside(&mut shared, &mut limited.standings)).await;
+            let limited = Box::pin(self.refuse_beside(&own, &own_decision, &mut shared)).await;
             return Err(Refusal::Limited(limited));
         }
         // From here on the leases end with this future. The permits stay charged if it is dropped.

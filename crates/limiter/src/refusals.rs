@@ -139,14 +139,18 @@ impl Refusals {
     ) -> Verdict<'_> {
         while self.blocks.load(Relaxed) > 0 {
             let Known { outcomes, turns, asked, ask_at, is_delay_known } = self.known_of_all(charges(), now);
-            let is_refused = outcomes.iter().any(Option::is_some);
-            let others = || charges().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
-            let is_nobody_to_ask = || {
-                is_delay_known && others().all(|((charge, _), _)| !self.is_to_ask(charge, now)) || !answers()
+            let charges = || charges().map(|(charge, _)| charge).zip(&outcomes);
+            let refusing = charges().find_map(|(charge, outcome)| outcome.is_some().then_some(charge));
+            let has_room =
+                |(charge, outcome): (_, &Option<_>)| outcome.is_some() || self.has_room(charge, now);
+            let is_nobody_to_ask = |refusing: &Charge| {
+                is_delay_known && (charges().all(has_room) || !self.may_ask(&refusing.bucket, now))
+                    || !answers()
             };
-            if is_refused && is_nobody_to_ask() {
+            if refusing.is_some_and(is_nobody_to_ask) {
                 return Verdict::Refused(outcomes);
             }
+            let is_refused = refusing.is_some();
             let Some(answer) = asked else {
                 if ask_at > now {
                     sleep_until(ask_at.min(ask_by)).await;
@@ -231,9 +235,10 @@ impl Refusals {
             || self.shard(text::hash(&charge.bucket)).lock().rooms.has(charge, now)
     }
 
-    /// Returns true if the store is to be asked whether a charge has room that another limit's refusal leaves unknown.
-    pub(super) fn is_to_ask(&self, charge: &Charge, now: Instant) -> bool {
-        !self.has_room(charge, now) && self.shard(text::hash(&charge.bucket)).lock().allowance.take(now)
+    /// Returns true if the store may be asked about other limits of a request that this bucket refuses. The allowance is that of the
+    /// full bucket, because a client may invent keys for the others.
+    pub(super) fn may_ask(&self, full: &Bytes, now: Instant) -> bool {
+        self.shard(text::hash(full)).lock().allowance.take(now)
     }
 
     /// Remembers that a charge would have fitted, just after the store's reply.

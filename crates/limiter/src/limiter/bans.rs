@@ -49,8 +49,9 @@ impl Limiter {
         if banned.is_err() && ask.limit.on_failure == OnFailure::Local {
             self.local.report_placed(&mut ban, deadline).await?;
         }
-        // Its refusals told an earlier time.
+        // Its refusals told an earlier time, and until now the key wasn't known to be banned.
         let told = self.forget_everywhere(&own.charge.bucket, deadline).await;
+        let told = told.and(self.forget_everywhere(&ban.charge.bucket, deadline).await);
         banned.and(told).map(|()| true)
     }
 

@@ -10,7 +10,7 @@ use crate::{
     store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
 };
 
-use super::Limiter;
+use super::{Limiter, outcome::refused};
 
 impl Limiter {
     /// Refuses a request that a limit refused lately and still would. Otherwise the result must be kept until the store
@@ -126,27 +126,43 @@ impl Limiter {
         (standings, is_all_known)
     }
 
-    /// Adds how the limits that Redis counts refuse a request, too, which a limit in this process has refused: its delay is the longest
-    /// of all. Where that isn't known, Redis is asked, as far as the allowance goes.
-    pub(super) async fn refuse_beside(&self, shared: &mut ChargedAsks<'_>, standings: &mut Standings) {
+    /// Refuses a request that this decision of limits in the process refuses. The delay is the longest of all limits', also of those
+    /// that Redis counts: where it isn't known, Redis is asked, as far as the allowance goes.
+    pub(super) async fn refuse_beside(
+        &self,
+        own: &ChargedAsks<'_>,
+        decision: &Decision,
+        shared: &mut ChargedAsks<'_>,
+    ) -> Box<Limited> {
+        let mut limited = refused(own, decision, Origin::Store);
         let now = Instant::now();
-        for own in shared.iter_mut().filter(|own| !own.charge.shadow) {
-            if !self.remembers(&own.charge, own.scope) {
-                continue;
-            }
-            let is_to_ask = || self.refusals.is_to_ask(&own.charge, now) && self.store.answers();
-            match self.refusals.recollection(&own.charge, own.costs(), now) {
-                Recollection::Refused(outcome) => own.stand(outcome, Origin::LocalRefusal, standings),
+        let refusing = own
+            .iter()
+            .zip(&decision.outcomes)
+            .find(|(asked, outcome)| !asked.charge.shadow && outcome.delay_us != Some(0));
+        let may_ask = || refusing.is_some_and(|(asked, _)| self.refusals.may_ask(&asked.charge.bucket, now));
+        let mut may_be_asked = None;
+        for asked in shared.iter_mut().filter(|asked| self.remembers(&asked.charge, asked.scope)) {
+            let mut is_to_ask = || {
+                !self.refusals.has_room(&asked.charge, now)
+                    && self.store.answers()
+                    && *may_be_asked.get_or_insert_with(may_ask)
+            };
+            match self.refusals.recollection(&asked.charge, asked.costs(), now) {
+                Recollection::Refused(outcome) => {
+                    asked.stand(outcome, Origin::LocalRefusal, &mut limited.standings);
+                }
                 _ if is_to_ask() => {
-                    if let Ok(outcome) = self.look_at(own).await
+                    if let Ok(outcome) = self.look_at(asked).await
                         && outcome.delay_us != Some(0)
                     {
-                        own.stand(outcome, Origin::Store, standings);
+                        asked.stand(outcome, Origin::Store, &mut limited.standings);
                     }
                 }
                 _ => {}
             }
         }
+        limited
     }
 
     /// Remembers what a decision of the store implies for the next ones.
