@@ -199,7 +199,7 @@ impl Reloader {
     /// Reports why a configuration was rejected.
     fn refuse(&self, faults: Diagnostics, by: &str) -> Diagnostics {
         (self.complain)(&faults);
-        tracing::error!(by, "the configuration is invalid, the running one stays in use");
+        tracing::error!(by, "the configuration can't be used, the running one stays in use");
         self.status.note_reload(Err(faults.to_string()));
         faults
     }

@@ -57,7 +57,7 @@ async fn reload(
                 "type": "about:blank",
                 "title": status.canonical_reason(),
                 "status": status.as_u16(),
-                "detail": "the configuration is invalid; the running one stays in use",
+                "detail": "the configuration can't be used; the running one stays in use",
                 "faults": faults.to_json(),
             });
             (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string() + "\n").into_response()
