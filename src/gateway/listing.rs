@@ -76,7 +76,12 @@ impl Gateway {
 
     /// Returns true if a connection from `peer` must begin with a PROXY protocol header. Other connections are never searched for one.
     pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
-        self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
+        self.proxy_protocol && self.is_proxy(peer)
+    }
+
+    /// Returns true for the address of a trusted proxy, on whose connections requests of many clients may come.
+    pub fn is_proxy(&self, peer: IpAddr) -> bool {
+        client::is_trusted(peer, &self.trusted_proxies)
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.

@@ -53,6 +53,8 @@ struct WatchState {
     in_flight: u32,
     /// With HTTP/2: the number of requests so far, and of those that were cancelled. `None` with HTTP/1.1.
     streams: Option<(u32, u32)>,
+    /// True if any number of HTTP/2 requests may be cancelled.
+    may_cancel_all: bool,
     /// Woken when the connection is to be closed.
     task: Option<Waker>,
     /// The time since when the client hasn't read any of the data to be sent.
@@ -79,6 +81,7 @@ impl Watch {
             expected: Expected::First(Instant::now()),
             in_flight: 0,
             streams: None,
+            may_cancel_all: false,
             task: None,
             blocked_since: None,
         };
@@ -86,8 +89,9 @@ impl Watch {
     }
 
     /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
-    pub(super) fn begin_http2(&self) {
-        self.state.lock().streams = Some((0, 0));
+    pub(super) fn begin_http2(&self, may_cancel_all: bool) {
+        let mut state = self.state.lock();
+        (state.streams, state.may_cancel_all) = (Some((0, 0)), may_cancel_all);
     }
 
     /// Returns true for HTTP/2, where the client can be informed that the connection will be closed.
@@ -161,6 +165,7 @@ impl Watch {
         }
         if let Some((requests, cancelled)) = state.streams
             && cancelled > CANCELLED_MOST.max(requests / 2)
+            && !state.may_cancel_all
         {
             return Some("resets");
         }

@@ -109,13 +109,17 @@ impl ClientConnection {
     }
 
     async fn serve_http2(self, stream: Box<dyn Stream>) {
-        self.watch.begin_http2();
+        let is_of_many = self.is_of_many_clients();
+        self.watch.begin_http2(is_of_many);
         let connection = Arc::new(self);
-        let stream = Metered::new(stream, connection.watch.clone(), connection.status.clone());
+        let stream: Box<dyn Stream> = match is_of_many {
+            true => stream,
+            false => Box::new(Metered::new(stream, connection.watch.clone(), connection.status.clone())),
+        };
         let io = TokioIo::new(stream);
         let streams =
             StreamExecutor { tasks: connection.streams.clone(), patience: connection.settings.timeouts.idle };
-        let http = http2::builder(connection.settings.max_header_bytes, streams);
+        let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams);
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
@@ -163,6 +167,12 @@ impl ClientConnection {
             Door::Requests => None,
             Door::Decisions | Door::PlainDecisions => Some(decisions::describe),
         }
+    }
+
+    /// Returns true for the connection of a proxy. Its clients cancel requests as they like, and a connection that is closed for that
+    /// would fail the requests of all others.
+    fn is_of_many_clients(&self) -> bool {
+        self.door != Door::Requests || self.gateway.load().is_proxy(self.peer.ip())
     }
 
     /// Returns the other end of the connection.

@@ -38,13 +38,18 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
 /// The size in bytes up to which a piece isn't tracked, because that costs more than it saves.
 const SMALL: usize = 1 << 10;
-/// The number of requests cancelled before they are accepted, and of malformed ones, after which the
-/// connection is closed.
+/// The number of requests cancelled before they are accepted, by a client and by a proxy, and of malformed ones, after which
+/// the connection is closed.
 const CANCELLED_MOST: usize = 20;
+const CANCELLED_BY_PROXY_MOST: usize = 4096;
 const MALFORMED_MOST: usize = 1024;
 
-/// Returns the settings for a connection with this limit for heads.
-pub(super) fn builder(header_bytes_most: usize, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
+/// Returns the settings for a connection with this limit for heads, of one client or of many.
+pub(super) fn builder(
+    header_bytes_most: usize,
+    is_of_many: bool,
+    streams: StreamExecutor,
+) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(STREAMS_MOST)
@@ -52,7 +57,7 @@ pub(super) fn builder(header_bytes_most: usize, streams: StreamExecutor) -> http
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
-        .max_pending_accept_reset_streams(CANCELLED_MOST)
+        .max_pending_accept_reset_streams(if is_of_many { CANCELLED_BY_PROXY_MOST } else { CANCELLED_MOST })
         .max_local_error_reset_streams(MALFORMED_MOST);
     builder
 }

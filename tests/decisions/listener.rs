@@ -4,7 +4,13 @@ use std::{process::Command, time::Duration};
 
 use crate::{
     decisions::{Decider, THREE, address},
-    harness::{client::Client, gateway::Gateway, redis::tls::Certificates, wait_until},
+    harness::{
+        client::Client,
+        frames::{CANCEL, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, fields, frame, get},
+        gateway::Gateway,
+        redis::tls::Certificates,
+        wait_until,
+    },
 };
 
 /// Returns what curl prints of an answer, and its error.
@@ -120,4 +126,38 @@ fn bodies_have_a_bound() {
     client.send(format!("{} HTTP/1.1\r\nHost: a\r\n", call.lines().next().unwrap()).as_bytes());
     client.send(b"Content-Type: application/json\r\nContent-Length: 1048577\r\n\r\n");
     assert_eq!(client.head().status, 413);
+}
+
+/// A proxy's connection carries the calls for all of its clients, and a few of them may cancel as many as they like.
+#[test]
+fn clients_that_cancel_do_not_end_the_calls_of_others() {
+    let decider =
+        Decider::start("", &format!("[server]\nworkers = 1\ntrusted_proxies = [\"127.0.0.1\"]\n{THREE}"));
+    let call = fields(&get("/check", &[("x-forwarded-uri", "/other")]));
+    let request = fields(&get("/other", &[]));
+    for (address, block) in [(decider.address, call), (decider.gateway.address(), request)] {
+        let mut proxy = Frames::connect(address);
+        let mut stream = 1;
+        for burst in 0..40 {
+            let mut bytes = Vec::new();
+            let begins = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
+            let called: Vec<u32> = (0..3).map(|at| stream + 2 * at).collect();
+            called.iter().for_each(|stream| bytes.extend(begins(*stream)));
+            for at in 3..60 {
+                bytes.extend(begins(stream + 2 * at));
+                bytes.extend(frame(RST_STREAM, 0, stream + 2 * at, &CANCEL.to_be_bytes()));
+            }
+            stream += 120;
+            proxy.write(&bytes);
+            let mut answered = Vec::new();
+            while answered.len() < called.len() {
+                let frame = proxy.next().unwrap_or_else(|| panic!("closed in burst {burst} of {address}"));
+                answered.extend(
+                    (frame.kind == HEADERS && called.contains(&frame.stream)).then_some(frame.stream),
+                );
+            }
+            // Late clients are looked for now and then.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
