@@ -120,8 +120,8 @@ fn a_release_that_the_server_refuses_is_given_up_when_the_lease_has_ended() {
     let cluster = Cluster::start();
     Runtime::new().unwrap().block_on(async {
         let limiter = Limiter::connect(&cluster.url()).unwrap();
-        let half_a_second = Rate { permits: 9, window_us: 500_000 };
-        let uploads = Arc::new(Limit::new("uploads", Quota::new(Algorithm::Concurrency, half_a_second)));
+        let two_seconds = Rate { permits: 9, window_us: 2_000_000 };
+        let uploads = Arc::new(Limit::new("uploads", Quota::new(Algorithm::Concurrency, two_seconds)));
         let taken = limiter.acquire(Ask::new(&uploads, "alice"), None).await.unwrap();
         let bucket = "tollgate:uploads:cc:{caller=alice}";
         let owner = &cluster.nodes[cluster.owner(bucket)];
