@@ -150,7 +150,7 @@ async fn decide_quotas(
     deadline: Option<Instant>,
 ) -> Result<CallAnswer, Status> {
     let mut answer = CallAnswer::admitted(plans.len());
-    let (mut admits, mut refused) = (false, None);
+    let (mut admits, mut refused) = (false, Vec::new());
     for (place, plan) in plans.iter_mut().enumerate().filter(|(_, plan)| is_quota(plan)) {
         let decided = answered(exchange.decide_descriptors([mem::take(plan)], deadline).await)?;
         answer.statuses[place] = answer::status(&decided, 0);
@@ -159,10 +159,12 @@ async fn decide_quotas(
                 admits = true;
                 answer.standings.extend_from_slice(admission.standings());
             }
-            Err(refusal) => refused = Some(refusal),
+            Err(refusal) => refused.push(refusal),
         }
     }
-    if let Some(refusal) = refused.filter(|_| !admits) {
+    // The call fits as soon as one of the quotas has room.
+    let soonest = refused.into_iter().min_by_key(|refusal| refusal.retry_after().unwrap_or(Duration::MAX));
+    if let Some(refusal) = soonest.filter(|_| !admits) {
         // Reports are recorded whatever others answer.
         plans.iter_mut().for_each(|plan| plan.limits.retain(|(rule, _)| rule.takes_reports()));
         exchange.decide_descriptors(plans, deadline).await;

@@ -451,10 +451,10 @@ descriptors:
   rate_limit: { unit: hour, requests_per_unit: 3, name: gold, replaces: [{ name: all }] }
 - key: q
   quota_mode: true
-  rate_limit: { unit: hour, requests_per_unit: 1 }
+  rate_limit: { unit: hour, requests_per_unit: 2 }
 - key: r
   quota_mode: true
-  rate_limit: { unit: hour, requests_per_unit: 2 }
+  rate_limit: { unit: day, requests_per_unit: 1 }
 ";
     let (decider, _folder) = with_folder("", &[("d", yaml)]);
     let both: &[&[(&str, &[u8])]] = &[&[("all", b"")], &[("gold", b"")]];
@@ -465,9 +465,13 @@ descriptors:
     assert_eq!(left(&decider, &[&[("all", b"")]]), (OK, vec![(OK, 0)]));
     // A call is rejected once all of its quotas are used up.
     let quotas: &[&[(&str, &[u8])]] = &[&[("q", b"")], &[("r", b"")]];
-    assert_eq!(left(&decider, quotas), (OK, vec![(OK, 0), (OK, 1)]));
-    assert_eq!(left(&decider, quotas), (OK, vec![(OVER_LIMIT, 0), (OK, 0)]));
+    assert_eq!(left(&decider, quotas), (OK, vec![(OK, 1), (OK, 0)]));
+    assert_eq!(left(&decider, quotas), (OK, vec![(OK, 0), (OVER_LIMIT, 0)]));
     assert_eq!(left(&decider, quotas), (OVER_LIMIT, vec![(OVER_LIMIT, 0); 2]));
+    // It fits once one of them has room again.
+    let request = Request::new("d", quotas.iter().map(|entries| Descriptor::of(entries)));
+    let after = ask(decider.address, &request).unwrap().header("retry-after").unwrap().to_owned();
+    assert!((3_500..=3_600).contains(&after.parse().unwrap()), "{after}");
     assert_eq!(left(&decider, &[&[("q", b"")]]).0, OVER_LIMIT);
 }
 
