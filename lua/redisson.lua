@@ -95,7 +95,9 @@ local function redisson()
     end
   end
 
-  local function sum_from(quota, rank)
+  -- Returns the permits of `count` members from a rank on. If these are too many to look through, the whole rate counts as taken.
+  local function sum_from(quota, rank, count)
+    if count > MOST then return quota.capacity end
     local sum = 0
     each_member(quota, rank, function(permits) sum = sum + permits end)
     return sum
@@ -108,7 +110,8 @@ local function redisson()
     if released == 0 then return left end
     local more = left + released
     -- Each member has at least one permit. Only after a release, or with a lowered rate, this is less.
-    if more <= quota.capacity then return math.max(left, math.min(more, quota.capacity - remaining)) end
+    local most = quota.capacity - remaining
+    if more <= quota.capacity or left >= most then return math.max(left, math.min(more, most)) end
     return math.max(left, quota.capacity - sum())
   end
 
@@ -141,7 +144,7 @@ local function redisson()
       end
     end
     local alive = members - dead
-    local function sum() return sum_from(quota, dead) end
+    local function sum() return sum_from(quota, dead, alive) end
     local left = written and left_without(quota, written, released, alive, sum)
     -- Without a value, somebody has deleted it, or it has expired before the members. Otherwise it stays at the least what is
     -- written: release() makes value and members exceed the rate together, and what it gave isn't taken back. But neither it
@@ -175,7 +178,8 @@ local function redisson()
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
     local all, seen = nil, 0
     local function sum()
-      all = all or sum_from(quota, dead) + charged
+      if alive > MOST then return quota.capacity end
+      all = all or sum_from(quota, dead, alive) + charged
       return all - released
     end
     -- A member of another layout behind the oldest one is found only here, when this call may have charged other buckets: an

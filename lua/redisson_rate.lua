@@ -113,22 +113,19 @@ elseif ARGV[6] ~= '1' then
 else
   local clock = redis.call('TIME')
   local dead_at = clock[1] * 1000 + math.floor(clock[2] / 1000) - tonumber(interval)
-  local MANY, rank, used, dead = 500, 0, 0, 0
+  local dead = redis.call('ZCOUNT', permits_key, '-inf', string.format('%d', dead_at))
+  local MANY, rank, used = 500, dead, 0
   repeat
     local last = string.format('%d', rank + MANY - 1)
-    local found = redis.call('ZRANGE', permits_key, string.format('%d', rank), last, 'WITHSCORES')
-    for i = 1, #found, 2 do
+    local found = redis.call('ZRANGE', permits_key, string.format('%d', rank), last)
+    for i = 1, #found do
       if #found[i] ~= 21 or string.byte(found[i]) ~= 16 then
         return redis.error_reply('ERR the permits have members of another layout than Redisson 3.21 and later writes')
       end
-      if tonumber(found[i + 1]) > dead_at then
-        used = used + struct.unpack('<I4', found[i], 18)
-      else
-        dead = dead + 1
-      end
+      used = used + struct.unpack('<I4', found[i], 18)
     end
     rank = rank + MANY
-  until #found < 2 * MANY
+  until #found < MANY
   if dead > 0 then redis.call('ZREMRANGEBYRANK', permits_key, '0', string.format('%d', dead - 1)) end
   redis.call('SET', value_key, string.format('%d', math.max(0, tonumber(rate) - used)))
 end

@@ -170,6 +170,30 @@ fn issue_3526_many_members_end_at_once() {
     assert_eq!(value(&mut script, "a"), 2_999);
 }
 
+/// After a release, value and grants exceed the rate together.
+#[test]
+fn issue_3526_no_decision_reads_a_crowd_of_members_that_count() {
+    for (written, admits) in [(Some("20000"), true), (Some("9000"), true), (None, false)] {
+        let mut script = script();
+        set(&mut script, "a", "20000", "1000");
+        plant(&mut script, "a", 1_000_000, 12_000);
+        for _ in 0..20_000 {
+            plant(&mut script, "a", 1_000_500, 1);
+        }
+        script.command(&["DEL", "{a}:value"]);
+        written.inspect(|value| {
+            script.command(&["SET", "{a}:value", value]);
+        });
+        at(&mut script, 1_001_000);
+        script.command(&["CONFIG", "RESETSTAT"]);
+        let charge = charge("a", "1/s", 3);
+        assert_eq!(take(&mut script, &charge).0, admits, "{written:?}");
+        let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
+        let reads = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();
+        assert!(reads.parse::<u32>().unwrap() <= 14, "{written:?}: {reads} reads");
+    }
+}
+
 #[test]
 fn issue_3025_and_3444_scores_of_any_size_are_read() {
     let mut script = script();
