@@ -212,6 +212,31 @@ fn rules_are_watched_as_kubernetes_replaces_them() {
     assert_eq!(limit(), Some(50));
 }
 
+/// limitador#438: a budget that is asked with 0, and reported later.
+#[test]
+fn reported_costs_are_named_by_a_variable() {
+    let redis = Redis::start();
+    for (variables, overall) in [(&[][..], OK), (&[("TOLLGATE_REPORTED", "other:x d:k")], OVER_LIMIT)] {
+        let service = Service::start(
+            &redis,
+            &[("d", D), ("o", &D.replace("domain: d", "domain: other").replace("key: k", "key: x"))],
+            variables,
+        );
+        let hits = |hits| {
+            let request = Request::new("d", [Descriptor::of(&[("k", b"a")]).hits(hits)]);
+            ask(service.grpc, &request).unwrap().overall_code
+        };
+        assert_eq!(hits(0), OK);
+        hits(500);
+        assert_eq!(hits(0), overall, "{variables:?}");
+        let is_told = || service.log().contains("TOLLGATE_REPORTED=d:k");
+        match variables {
+            [] => wait_until("what is missing is told", is_told),
+            _ => assert!(!is_told(), "{}", service.log()),
+        }
+    }
+}
+
 #[test]
 fn responses_have_what_the_variables_ask_for() {
     let redis = Redis::start();

@@ -12,6 +12,9 @@ mod store;
 /// The name of the text in messages.
 pub(in crate::config) const NAME: &str = "the environment";
 
+/// The variable of our own: descriptors whose costs are reported, which the rules can't say.
+const REPORTED: &str = "TOLLGATE_REPORTED";
+
 /// The source of rules that come by xDS.
 const XDS: &str = "GRPC_XDS_SOTW";
 
@@ -52,7 +55,7 @@ impl RatelimitEnvironment {
     pub(in crate::config) fn without_rules(&self) -> String {
         self.toml
             .lines()
-            .filter(|line| !line.starts_with("config = "))
+            .filter(|line| !line.starts_with("config = ") && !line.starts_with("reported = "))
             .fold(String::new(), |text, line| text + line + "\n")
     }
 }
@@ -63,9 +66,9 @@ fn warnings(environment: &dyn Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
         .help("verify callers by GRPC_SERVER_USE_TLS and GRPC_CLIENT_TLS_CACERT, or admit only Envoy by a network policy");
     let ignored: Vec<_> = names::IGNORED.into_iter().filter(|name| environment(name).is_some()).collect();
     let ignored = (!ignored.is_empty()).then(|| {
-        let (plural, them) =
-            if ignored.len() > 1 { ("variables have", "them") } else { ("variable has", "it") };
-        Diagnostic::warning(format!("this {plural} no effect: {}", ignored.join(", ")))
+        let (these, them) =
+            if ignored.len() > 1 { ("these variables have", "them") } else { ("this variable has", "it") };
+        Diagnostic::warning(format!("{these} no effect: {}", ignored.join(", ")))
             .help(format!("remove {them}; docs/behind-envoy.md lists the variables that have one"))
     });
     [open].into_iter().chain(ignored).collect()
@@ -196,6 +199,10 @@ impl Translator<'_> {
         self.key("listen", quoted(&grpc), "GRPC_HOST, GRPC_PORT");
         self.key("plain_listen", quoted(&http), "HOST, PORT");
         self.toml += "trusted_proxies = [\"0.0.0.0/0\", \"::/0\"]\n";
+        if let Some(reported) = self.text(REPORTED) {
+            let each: Vec<_> = reported.split_whitespace().map(quoted).collect();
+            self.key("reported", format!("[{}]", each.join(", ")), REPORTED);
+        }
         if self.flag("GRPC_SERVER_USE_TLS", false) {
             let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"];
             for name in &files[..2] {

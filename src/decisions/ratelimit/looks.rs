@@ -17,7 +17,10 @@ pub(super) fn warn(domain: &[u8], descriptor: &Descriptor, plan: &DescriptorPlan
         let remedy = if plan.verdict.is_some() {
             let keys = descriptor.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key));
             let keys = keys.collect::<Vec<_>>().join(",");
-            format!("[decisions] reported = [\"{}:{keys}\"]", String::from_utf8_lossy(domain))
+            let named = format!("{}:{keys}", String::from_utf8_lossy(domain));
+            format!(
+                "[decisions] reported = [\"{named}\"], or of `tollgate ratelimit` TOLLGATE_REPORTED={named}"
+            )
         } else {
             format!("[limits.{name}] usage = \"reported\"")
         };

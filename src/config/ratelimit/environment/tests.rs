@@ -52,6 +52,7 @@ fn each_variable_has_its_key() {
         ("LOG_LEVEL", "FATAL"),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
         ("NEAR_LIMIT_RATIO", "0.9"),
+        ("TOLLGATE_REPORTED", "shop:key envoy:api_key,model"),
     ]);
     let translated = translated.unwrap();
     assert!(translated.starts_without_rules);
