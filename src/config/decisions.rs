@@ -66,21 +66,42 @@ pub struct CountHeaders {
 
 /// The peers that may ask for decisions. Processes on this machine always may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Callers {
-    /// Peers in these networks.
-    Networks(Vec<IpNet>),
-    /// Peers with a certificate, which the TLS handshake has verified.
-    Certified,
+pub struct Callers {
+    /// The networks that they must be in. `None` if any will do.
+    pub networks: Option<Vec<IpNet>>,
+    /// True if they need a certificate, which the TLS handshake has verified.
+    pub are_certified: bool,
 }
 
 impl Callers {
     /// Returns true if a peer with this address may ask, over TLS or without.
     pub fn admit(&self, peer: IpAddr, has_tls: bool) -> bool {
         let peer = peer.to_canonical();
-        peer.is_loopback()
-            || match self {
-                Self::Networks(networks) => networks.iter().any(|network| network.contains(&peer)),
-                Self::Certified => has_tls,
-            }
+        let is_named = |networks: &Vec<IpNet>| networks.iter().any(|network| network.contains(&peer));
+        peer.is_loopback() || (has_tls || !self.are_certified) && self.networks.as_ref().is_none_or(is_named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_need_what_is_asked_of_them() {
+        let networks = Some(vec!["10.0.0.0/8".parse().unwrap()]);
+        let certified = Callers { networks: None, are_certified: true };
+        let both = Callers { networks: networks.clone(), are_certified: true };
+        let named = Callers { networks, are_certified: false };
+        for (peer, has_tls, [by_certificate, by_both, by_name]) in [
+            ("10.0.0.1", true, [true, true, true]),
+            ("10.0.0.1", false, [false, false, true]),
+            ("192.0.2.1", true, [true, false, false]),
+            ("192.0.2.1", false, [false, false, false]),
+            ("127.0.0.1", false, [true, true, true]),
+        ] {
+            let admits =
+                [&certified, &both, &named].map(|callers| callers.admit(peer.parse().unwrap(), has_tls));
+            assert_eq!(admits, [by_certificate, by_both, by_name], "{peer}");
+        }
     }
 }

@@ -20,7 +20,7 @@ pub(in crate::config) struct DecisionsTable {
     /// Address to listen on: `"127.0.0.1:8081"`, `"unix:/run/tollgate-decisions.sock"`. Required.
     pub listen: Option<Spanned<ParsedText<ListenAddress>>>,
     /// Further address without TLS for the same calls: `/check`, `POST /json`, Envoy's services and health checks by gRPC, and
-    /// `GET /healthcheck`. With `client_ca` instead of `trusted_proxies`, only this machine may ask there; anyone may probe
+    /// `GET /healthcheck`. With `client_ca`, only this machine may ask there; anyone may probe
     /// `/healthcheck`. Default: none.
     pub plain_listen: Option<Spanned<ParsedText<ListenAddress>>>,
     /// Enables TLS. A unix socket stays without. Default: no TLS.

@@ -62,8 +62,12 @@ impl RatelimitEnvironment {
 
 /// Returns warnings about variables without effect, and about open ports.
 fn warnings(environment: &dyn Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
-    let open = Diagnostic::warning("anyone who reaches this service's ports can use up limits")
-        .help("verify callers by GRPC_SERVER_USE_TLS and GRPC_CLIENT_TLS_CACERT, or admit only Envoy by a network policy");
+    let is_verified =
+        ["GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_CACERT"].into_iter().all(|name| environment(name).is_some());
+    let open = (!is_verified).then(|| {
+        Diagnostic::warning("anyone who reaches this service's ports can use up limits")
+            .help("verify callers by GRPC_SERVER_USE_TLS and GRPC_CLIENT_TLS_CACERT, or admit only Envoy by a network policy")
+    });
     let ignored: Vec<_> = names::IGNORED.into_iter().filter(|name| environment(name).is_some()).collect();
     let ignored = (!ignored.is_empty()).then(|| {
         let (these, them) =
@@ -71,7 +75,7 @@ fn warnings(environment: &dyn Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
         Diagnostic::warning(format!("{these} no effect: {}", ignored.join(", ")))
             .help(format!("remove {them}; docs/behind-envoy.md lists the variables that have one"))
     });
-    [open].into_iter().chain(ignored).collect()
+    open.into_iter().chain(ignored).collect()
 }
 
 struct Translator<'e> {
