@@ -43,15 +43,28 @@ impl FileState {
     }
 }
 
-/// Returns the files of a folder in the order of their names.
+/// The most files and folders in a folder of rules.
+const ENTRIES_MOST: usize = 10_000;
+
+/// Returns the files of a folder, and of folders within, in the order of their names. Links to folders aren't followed.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
-    let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
-    let is_hidden =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    paths.retain(|path| !is_hidden(path) && path.is_file());
-    paths.sort();
-    Ok(paths)
+    let (mut found, mut folders, mut entries) = (Vec::new(), vec![folder.to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            entries += 1;
+            if entries > ENTRIES_MOST {
+                return Err(io::Error::other(format!("it has more than {ENTRIES_MOST} files and folders")));
+            }
+            match entry.file_type()? {
+                _ if entry.file_name().as_encoded_bytes().starts_with(b".") => {}
+                kind if kind.is_dir() => folders.push(entry.path()),
+                _ => found.extend(Some(entry.path()).filter(|path| path.is_file())),
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 impl Sources {
@@ -67,8 +80,8 @@ impl Sources {
         read
     }
 
-    /// Lists a folder and records which files it has, even if it can't be listed. Names that begin with a dot are left out, and
-    /// so are folders within.
+    /// Lists the files of a folder and of folders within, and records them, even if it can't be listed. Names that begin with a dot
+    /// are left out.
     ///
     /// # Errors
     /// The folder can't be listed.

@@ -199,18 +199,16 @@ fn a_file_in_utf_16_is_told() {
 }
 
 #[test]
-fn the_folder_within_that_has_the_rules_is_named() {
+fn rules_in_folders_within_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(folder.path().join("shop/config")).expect("a folder");
-    std::fs::write(folder.path().join("shop/config/shop.yaml"), "domain: shop").expect("it is written");
+    std::fs::write(folder.path().join("shop/config/shop.yaml"), "domain: shop\nnone: 1")
+        .expect("it is written");
     let path = folder.path().join("gateway.toml");
     let toml = "decisions = { listen = \"127.0.0.1:1\", ratelimit_service = { config = \"shop/\" } }";
     std::fs::write(&path, toml).expect("it is written");
-    let (_, warnings) = Config::read(&path, &FlagOverrides::default()).expect("only a warning");
-    assert!(
-        warnings.to_string().contains("name the folder with the files: config = \"shop/config\""),
-        "{warnings}"
-    );
+    let faults = Config::read(&path, &FlagOverrides::default()).expect_err("a wrong file").to_string();
+    assert!(faults.contains("shop/config/shop.yaml:2:1"), "{faults}");
 }
 
 #[test]

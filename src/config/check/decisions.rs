@@ -4,8 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::Check;
 use crate::config::{
-    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, Sources,
-    XdsSettings,
+    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, XdsSettings,
     error::Diagnostic,
     file::{
         CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable,
@@ -33,18 +32,16 @@ impl Check<'_, '_> {
             self.refuse_open_listener(&listen);
         }
         let plain = value.plain_listen.as_ref().map(|listen| &listen.get_ref().0);
-        let open = plain.into_iter().chain((!has_client_ca).then_some(&address));
-        if open.into_iter().any(is_for_others) {
+        if !has_client_ca && plain.into_iter().chain([&address]).any(is_for_others) {
             self.warn_of_trust_in_all(&value.trusted_proxies, "anyone may ask, and so use up limits");
         }
         let tls = value.tls.map(|tls| {
             let tls = DecisionsTlsTable::of_server(tls);
             Arc::new(self.server_tls(tls, std::slice::from_ref(&address)))
         });
-        let callers = match value.trusted_proxies {
-            none if none.is_empty() && has_client_ca => Callers::Certified,
-            networks => Callers::Networks(self.whole_networks(networks)),
-        };
+        let is_for_all = value.trusted_proxies.is_empty() && has_client_ca;
+        let networks = self.whole_networks(value.trusted_proxies);
+        let callers = Callers { networks: (!is_for_all).then_some(networks), are_certified: has_client_ca };
         let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported);
         is_named.then_some(DecisionsSettings {
             listen: address,
@@ -135,16 +132,8 @@ impl Check<'_, '_> {
         let fault = match self.sources.read_folder(path) {
             Ok(files) if !files.is_empty() => return true,
             Ok(_) => {
-                let fault =
-                    Diagnostic::warning(format!("`{written}` has no YAML file, so no call is limited by it"));
-                let within = path.join("config");
-                match Sources::default().read_folder(&within) {
-                    Ok(files) if !files.is_empty() => fault.help(format!(
-                        "name the folder with the files: config = \"{}/config\"",
-                        written.trim_end_matches('/')
-                    )),
-                    _ => fault.help("put a YAML file for each domain into it, not into a folder within"),
-                }
+                Diagnostic::warning(format!("`{written}` has no YAML file, so no call is limited by it"))
+                    .help("put a YAML file for each domain into it")
             }
             Err(error) => Diagnostic::error(format!("can't read the folder `{written}`: {error}"))
                 .help("name a folder with a YAML file for each domain, relative to the folder of this file"),
