@@ -62,7 +62,7 @@ use self::{
     file::{ConfigFile, ValueList},
     value::{FromText, ParsedText},
 };
-pub(crate) use self::{jwt::read_jwks, limit::algorithm_of_descriptors};
+pub(crate) use self::{jwt::read_jwks, limit::algorithm_of_descriptors, yaml::VALUES_MOST};
 
 /// A complete, valid configuration. Every name that it uses is defined.
 #[derive(Debug, PartialEq)]

@@ -9,9 +9,11 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use super::error::Diagnostic;
 
 /// The most values of a file, with those that aliases repeat.
-const VALUES_MOST: usize = 200_000;
+pub(crate) const VALUES_MOST: usize = 200_000;
 /// The most levels of lists and maps.
 const DEPTH_MOST: usize = 64;
+/// The number of characters from one whose place is known to the next.
+const PLACE_EVERY: usize = 64;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -69,7 +71,7 @@ pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Diagnostic> {
     let mut loader = Loader {
         text,
         parser: Parser::new_from_str(text),
-        places: places(text),
+        places: text.char_indices().step_by(PLACE_EVERY).map(|(at, _)| at).collect(),
         anchors: HashMap::new(),
         values: 0,
     };
@@ -90,14 +92,10 @@ pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Diagnostic> {
     }
 }
 
-/// Returns the byte offset of each character, and the length.
-fn places(text: &str) -> Vec<usize> {
-    text.char_indices().map(|(at, _)| at).chain([text.len()]).collect()
-}
-
 struct Loader<'t> {
     text: &'t str,
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
+    /// The byte offsets of some characters.
     places: Vec<usize>,
     /// The nodes that aliases stand for.
     anchors: HashMap<usize, YamlNode>,
@@ -119,8 +117,11 @@ impl<'t> Loader<'t> {
         Diagnostic::error(format!("this is not valid YAML: {}", error.info())).at(&(at..end), "")
     }
 
+    /// Returns the byte offset of a character.
     fn place(&self, index: usize) -> usize {
-        self.places.get(index).copied().unwrap_or(self.text.len())
+        let Some(near) = self.places.get(index / PLACE_EVERY) else { return self.text.len() };
+        let mut from_there = self.text[*near..].char_indices();
+        from_there.nth(index % PLACE_EVERY).map_or(self.text.len(), |(at, _)| near + at)
     }
 
     fn bytes(&self, span: Span) -> Range<usize> {

@@ -73,9 +73,10 @@ pub(crate) struct RulesConfig {
     /// The domain.
     #[prost(string, tag = "2")]
     pub(crate) domain: String,
-    /// The entries that descriptors can begin with.
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) descriptors: Vec<RuleEntry>,
+    /// The entries that descriptors can begin with, each a [`RuleEntry`]. They are read one by one, because two bytes of an empty one
+    /// take hundreds in memory.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub(crate) descriptors: Vec<Vec<u8>>,
 }
 
 /// An entry of a descriptor.
@@ -90,9 +91,9 @@ pub(crate) struct RuleEntry {
     /// The limit of descriptors that end here.
     #[prost(message, optional, tag = "3")]
     pub(crate) rate_limit: Option<RulePolicy>,
-    /// The entries that can follow.
-    #[prost(message, repeated, tag = "4")]
-    pub(crate) descriptors: Vec<RuleEntry>,
+    /// The entries that can follow, each a [`RuleEntry`].
+    #[prost(bytes = "vec", repeated, tag = "4")]
+    pub(crate) descriptors: Vec<Vec<u8>>,
     /// True if the limit only counts.
     #[prost(bool, tag = "5")]
     pub(crate) shadow_mode: bool,

@@ -7,11 +7,14 @@ use sha2::{Digest, Sha256};
 use tollgate_limiter::OnFailure;
 
 use crate::{
-    config::{Diagnostics, RatelimitFolder},
+    config::{Diagnostics, RatelimitFolder, VALUES_MOST},
     decisions::Unit,
 };
 
 use super::messages::{RULES, RuleEntry, RulePolicy, RulesConfig};
+
+/// The most levels of descriptors. In YAML, each is a list and a map.
+const LEVELS_MOST: usize = 32;
 
 /// Returns a hash of resources that doesn't depend on their order, which is random for servers that keep them in a map.
 pub(super) fn hash(resources: &[Any]) -> [u8; 32] {
@@ -43,14 +46,18 @@ pub(crate) fn read(
         let config = RulesConfig::decode(&*resource.value)
             .map_err(|error| fault(format!("this is malformed: {error}\nsend `{RULES}`")))?;
         let name = if config.name.is_empty() { format!("resource {place}") } else { config.name.clone() };
-        texts.push((name, written(&config)));
+        let text = written(&config).map_err(|error| Diagnostics::of(&name, &error))?;
+        texts.push((name, text));
     }
     RatelimitFolder::of_texts(texts, on_failure, merges)
 }
 
 /// Returns rules as the reference's files have them.
-fn written(config: &RulesConfig) -> String {
-    let descriptors: Vec<Value> = config.descriptors.iter().map(entry).collect();
+///
+/// # Errors
+/// An entry is malformed, or there are more values than a file may have.
+fn written(config: &RulesConfig) -> Result<String, String> {
+    let descriptors = RuleWriter { values_left: VALUES_MOST }.entries(&config.descriptors, 1)?;
     let json = format!("{:#}", json!({ "domain": config.domain, "descriptors": descriptors }));
     // In YAML, some characters end a line or can't be written as they are.
     let mut text = String::with_capacity(json.len());
@@ -60,10 +67,56 @@ fn written(config: &RulesConfig) -> String {
             code => text += &format!("\\U{code:08x}"),
         }
     }
-    text
+    Ok(text)
 }
 
-fn entry(entry: &RuleEntry) -> Value {
+/// Writes entries, as many as a file may have.
+struct RuleWriter {
+    values_left: usize,
+}
+
+impl RuleWriter {
+    fn note(&mut self, values: usize) -> Result<(), String> {
+        let left = self.values_left.checked_sub(values);
+        self.values_left = left.ok_or_else(|| format!("there are more than {VALUES_MOST} values"))?;
+        Ok(())
+    }
+
+    fn entries(&mut self, entries: &[Vec<u8>], level: usize) -> Result<Value, String> {
+        if level > LEVELS_MOST {
+            return Err(format!("there are more than {LEVELS_MOST} levels of descriptors"));
+        }
+        self.note(entries.len())?;
+        entries.iter().map(|entry| self.entry(entry, level)).collect()
+    }
+
+    fn entry(&mut self, entry: &[u8], level: usize) -> Result<Value, String> {
+        let entry = RuleEntry::decode(entry)
+            .map_err(|error| format!("a descriptor is malformed: {error}\nsend `{RULES}`"))?;
+        let replaced = entry.rate_limit.as_ref().map_or(0, |limit| limit.replaces.len());
+        self.note(replaced + entry.metadata.as_ref().map_or(0, values_of))?;
+        let below = match &entry.descriptors[..] {
+            [] => None,
+            below => Some(self.entries(below, level + 1)?),
+        };
+        Ok(written_entry(&entry, below))
+    }
+}
+
+/// Returns the number of values in metadata.
+fn values_of(metadata: &Struct) -> usize {
+    metadata.fields.values().map(values_in).sum()
+}
+
+fn values_in(value: &ProtoValue) -> usize {
+    1 + match &value.kind {
+        Some(Kind::ListValue(list)) => list.values.iter().map(values_in).sum(),
+        Some(Kind::StructValue(fields)) => values_of(fields),
+        _ => 0,
+    }
+}
+
+fn written_entry(entry: &RuleEntry, below: Option<Value>) -> Value {
     let mut fields = Map::new();
     fields.insert("key".to_owned(), entry.key.as_str().into());
     if !entry.value.is_empty() {
@@ -72,8 +125,8 @@ fn entry(entry: &RuleEntry) -> Value {
     if let Some(limit) = &entry.rate_limit {
         fields.insert("rate_limit".to_owned(), policy(limit));
     }
-    if !entry.descriptors.is_empty() {
-        fields.insert("descriptors".to_owned(), entry.descriptors.iter().map(self::entry).collect());
+    if let Some(below) = below {
+        fields.insert("descriptors".to_owned(), below);
     }
     for (name, flag) in [("shadow_mode", entry.shadow_mode), ("quota_mode", entry.quota_mode)] {
         if flag {
@@ -141,6 +194,7 @@ mod tests {
     }
 
     fn shop(descriptors: Vec<RuleEntry>) -> RulesConfig {
+        let descriptors = descriptors.iter().map(RuleEntry::encode_to_vec).collect();
         RulesConfig { name: "of-shop".into(), domain: "shop".into(), descriptors }
     }
 
@@ -150,7 +204,7 @@ mod tests {
         let named = RulePolicy { name: "named".into(), replaces, unlimited: true, ..RulePolicy::default() };
         let level = ProtoValue { kind: Some(Kind::NumberValue(3.0)) };
         let metadata = Struct { fields: BTreeMap::from([("level".to_owned(), level)]) };
-        let below = vec![limited("b", "\u{7f}\"\\\n\u{e4}: {", Unit::Week)];
+        let below = vec![limited("b", "\u{7f}\"\\\n\u{e4}: {", Unit::Week).encode_to_vec()];
         let one = RuleEntry { descriptors: below, shadow_mode: true, ..limited("a", "x*", Unit::Month) };
         let two = RuleEntry {
             rate_limit: Some(named),
@@ -203,8 +257,21 @@ descriptors:
         assert!(rules(&[]).unwrap().domains.is_empty());
         let mut deep = limited("a", "", Unit::Day);
         for _ in 0..80 {
-            deep = RuleEntry { descriptors: vec![deep], ..limited("a", "", Unit::Day) };
+            deep = RuleEntry { descriptors: vec![deep.encode_to_vec()], ..limited("a", "", Unit::Day) };
         }
-        assert!(rules(&[resource(&shop(vec![deep]))]).is_err());
+        assert!(rules(&[resource(&shop(vec![deep]))]).unwrap_err().contains("more than 32 levels"));
+        let many = RulesConfig {
+            domain: "d".into(),
+            descriptors: vec![vec![]; 2_000_000],
+            ..RulesConfig::default()
+        };
+        assert!(rules(&[resource(&many)]).unwrap_err().contains("more than 200000 values"));
+        let item = ProtoValue { kind: Some(Kind::BoolValue(true)) };
+        let list = ProtoValue {
+            kind: Some(Kind::ListValue(prost_types::ListValue { values: vec![item; 300_000] })),
+        };
+        let metadata = Some(Struct { fields: BTreeMap::from([("a".to_owned(), list)]) });
+        let fault = told(RuleEntry { metadata, ..limited("a", "", Unit::Day) });
+        assert!(fault.contains("more than 200000 values"), "{fault}");
     }
 }

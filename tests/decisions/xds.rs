@@ -386,6 +386,16 @@ fn servers_that_misbehave_are_asked_again() {
     assert_eq!(server.next().version, "1");
     assert_eq!(service.left("d", "k"), (OK, 2));
 
+    // Two bytes each, which would be hundreds in memory.
+    let resource = Resource {
+        type_url: RULES.into(),
+        value: [b"\x12\x01d".to_vec(), b"\x1a\0".repeat(2_000_000)].concat(),
+    };
+    server.act(Act::Send(response("2", vec![resource], RULES)));
+    let error = server.next().error.unwrap();
+    assert!(error.message.contains("more than 200000 values"), "{}", error.message);
+    assert!(service.memory_kib() < before + (400 << 10), "{before} {}", service.memory_kib());
+
     // One that sends wrong rules again and again is rejected more and more slowly.
     let since = Instant::now();
     for round in 0..5 {
