@@ -316,7 +316,9 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
     let mut limit =
         Limit::new(&config.name, config.quota).on_failure(config.on_failure).wait_at_most(config.wait);
     if let (Some(name), Algorithm::Redisson(counted)) = (&config.redisson_name, config.quota.algorithm) {
-        limit = limit.shared_with_redisson(name.clone(), counted);
+        let counts_addresses = config.key.contains(&KeyPart::Ip);
+        let name = if counts_addresses { name.clone() } else { name.clone().with_addresses_apart() };
+        limit = limit.shared_with_redisson(name, counted);
     }
     if config.mode == Mode::Shadow {
         limit = limit.shadow();

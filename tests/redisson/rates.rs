@@ -153,9 +153,11 @@ fn without_redis_each_limit_does_what_it_chose() {
 fn values_that_no_name_can_have_are_missing() {
     let long = "x".repeat(257);
     let bad = ["", "a%7Bb", "%7D", "a%0Ab", "%7F", &long];
-    for (missing, statuses, names) in
-        [("deny", [429; 6], ""), ("skip", [204; 6], ""), ("ip", [204, 429, 429, 429, 429, 429], "127.0.0.1")]
-    {
+    for (missing, statuses, names) in [
+        ("deny", [429; 6], ""),
+        ("skip", [204; 6], ""),
+        ("ip", [204, 429, 429, 429, 429, 429], "ip\t127.0.0.1"),
+    ] {
         let redis = Redis::start();
         let key = format!("key = \"query:user\"\nmissing = \"{missing}\"");
         let gateway = Gateway::start(&toml(&redis, "1/h").replace("key = \"header:x-user\"", &key));
@@ -165,6 +167,8 @@ fn values_that_no_name_can_have_are_missing() {
         let counted =
             redis.keys("it?1?:*").iter().map(|name| name["it[1]:".len()..].to_owned()).collect::<Vec<_>>();
         assert_eq!(counted.concat(), names, "{missing}");
+        // A user of that name is somebody else.
+        assert_eq!(ask("127.0.0.1").status, 204, "{missing}");
         if missing == "deny" {
             assert_eq!(ask("a%7Bb").json()["code"], "key-missing");
         }

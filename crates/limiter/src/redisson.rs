@@ -8,6 +8,8 @@ use percent_encoding::percent_decode_str;
 
 /// The place of a key's value in a name.
 const PLACE: &str = "{key}";
+/// The mark before an address that is counted for want of another key. No value of a key has a control character.
+const ADDRESS_MARK: &str = "ip\t";
 /// The longest value of a key, in bytes.
 const LONGEST_VALUE: usize = 256;
 
@@ -27,9 +29,34 @@ pub struct RedissonName {
     before: String,
     /// The text behind the key's value. `None` if the name has no key.
     behind: Option<String>,
+    /// True if names of addresses have a mark.
+    marks_addresses: bool,
 }
 
 impl RedissonName {
+    /// Returns the name for a limit that counts by something else than addresses. Where it counts an address instead, that is another
+    /// limiter than the one of an equal value.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonName, RedissonType};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let name = "logins:{key}".parse::<RedissonName>()?.with_addresses_apart();
+    /// let limit = Limit::new("logins", "1/s".parse::<Rate>()?);
+    /// let logins = Arc::new(limit.shared_with_redisson(name, RedissonType::Overall));
+    /// limiter.try_acquire(Ask::new(&logins, "192.0.2.7")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_addresses_apart(self) -> Self {
+        Self { marks_addresses: true, ..self }
+    }
+
     /// Returns the name of the limiter for a value of the key.
     ///
     /// # Examples
@@ -78,8 +105,12 @@ impl RedissonName {
 
     /// Returns the name of the limiter for the text of a key.
     pub(crate) fn of_key(&self, text: &str) -> String {
-        let value = text.split_once('=').map_or(text, |(_, value)| value);
-        self.of(&percent_decode_str(value).decode_utf8_lossy())
+        let (kind, value) = text.split_once('=').unwrap_or(("", text));
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        match self.marks_addresses && kind == "ip" {
+            true => self.of(&[ADDRESS_MARK, &value].concat()),
+            false => self.of(&value),
+        }
     }
 
     /// Returns true if a limiter can have this value in its name. Braces would choose another slot of a Cluster.
@@ -111,7 +142,7 @@ impl FromStr for RedissonName {
                 "`{text}` is not a name with one {PLACE}\nwrite the name that Java gives to getRateLimiter: \"logins:{PLACE}\""
             ));
         }
-        let name = Self { before: before.to_owned(), behind };
+        let name = Self { before: before.to_owned(), behind, marks_addresses: false };
         // Redisson puts the name's keys on one slot only if the name has a whole tag, or no brace at all.
         let sample = name.of("k");
         let tag = sample.split_once('{').map(|(_, rest)| rest.split_once('}'));
@@ -167,6 +198,7 @@ mod tests {
             "{logins}:{key}".parse::<RedissonName>().unwrap().of_key("ip=192.0.2.7"),
             "{logins}:192.0.2.7"
         );
+        assert_eq!(name.with_addresses_apart().of_key("ip=192.0.2.7"), "logins:ip\t192.0.2.7:web");
         assert_eq!("orders".parse::<RedissonName>().unwrap().of("a"), "orders");
         assert_eq!("logins:{{key}}".parse::<RedissonName>().unwrap().of("a"), "logins:{a}");
     }
