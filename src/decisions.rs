@@ -19,7 +19,7 @@ mod ratelimit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::{authorization::properties::authorization, ratelimit::properties::descriptors};
 
-pub(crate) use self::ratelimit::Unit;
+pub(crate) use self::ratelimit::{Unit, json_of};
 
 use std::{
     borrow::Cow,

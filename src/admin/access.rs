@@ -101,7 +101,7 @@ impl Admin {
             (Some(_), Some(_)) => Err(self.wrong_token(peer)),
             (Some(_), None) if path == "/api/session" => Ok("nothing"),
             (Some(_), None) => {
-                let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`";
+                let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`; commands take the token from the file or TOLLGATE_ADMIN_TOKEN";
                 Err(Problem::new(StatusCode::UNAUTHORIZED, how))
             }
             (None, _) if is_scrape || names_this_machine(headers) => Ok("this machine"),

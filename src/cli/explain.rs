@@ -165,7 +165,7 @@ fn descriptor_text(explained: &Value, in_colour: bool) -> String {
     text.heading("descriptor", &format!("{} in the domain {}", entries, word(explained, "domain")));
     let limits = list(&explained["limits"]);
     if limits.is_empty() {
-        text.line("limits", "none: no rule matches, so it is admitted");
+        text.line("limits", "none: no rule with a limit matches, so it is admitted");
     }
     for limit in limits {
         write_limit(&mut text, limit);

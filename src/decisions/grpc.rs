@@ -13,7 +13,7 @@ use std::{
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::Stream;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::{
     HeaderMap, Response,
@@ -237,6 +237,10 @@ impl Body for Reply {
 
     fn is_end_stream(&self) -> bool {
         matches!(self, Self::Ended)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.is_end_stream() { SizeHint::with_exact(0) } else { SizeHint::default() }
     }
 }
 

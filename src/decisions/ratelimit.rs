@@ -24,6 +24,7 @@ use super::grpc::{self, Code, MESSAGE_MOST, PREFIX_BYTES, Status};
 use answer::CallAnswer;
 pub(crate) use messages::Unit;
 use messages::{Descriptor, LimitOverride, OverrideUnit, RateLimitRequest, RateLimitResponse};
+pub(crate) use metadata::json_of;
 
 /// The path of the only method.
 pub(super) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -41,9 +41,10 @@ impl DescriptorQuestion {
                 "`{written}` is not a descriptor\nwrite its domain and entries: shop:path=/v1/orders,api_key=gold"
             )
         };
-        let (domain, entries) = written.split_once(':').ok_or_else(malformed)?;
+        let (domain, entries) =
+            written.split_once(':').filter(|(domain, _)| !domain.is_empty()).ok_or_else(malformed)?;
         let entry = |entry: &str| {
-            let (key, value) = entry.split_once('=')?;
+            let (key, value) = entry.split_once('=').filter(|(key, _)| !key.is_empty())?;
             Some((key.to_owned(), value.to_owned()))
         };
         let entries = entries.split(',').map(entry).collect::<Option<Vec<_>>>().ok_or_else(malformed)?;
@@ -82,4 +83,17 @@ fn explain(gateway: &Gateway, question: &DescriptorQuestion) -> (DescriptorExpla
     let (limits, asks) = limits.unzip();
     let entries = question.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
     (DescriptorExplanation { domain: question.domain.clone(), entries, limits, next: None }, asks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_caller_can_send_is_no_descriptor() {
+        assert!(DescriptorQuestion::read("shop:path=/v1/orders,api_key=").is_ok());
+        for written in ["shop", "shop:", "shop:path", ":a=b", "shop:=b", "shop:a=b,"] {
+            assert!(DescriptorQuestion::read(written).is_err(), "{written}");
+        }
+    }
 }

@@ -26,8 +26,8 @@ impl fmt::Display for StartError {
         match self {
             Self::Listen(address, cause) => write!(
                 f,
-                "can't listen on `{address}`: {cause}\nstop what listens there, or name another address with --listen or \
-                 server.listen; a reload can change to an overlapping address only by way of a third"
+                "can't listen on `{address}`: {cause}\nstop what listens there, or name another address in the file; \
+                 a reload can change to an address that overlaps the old one only by way of a third"
             ),
             Self::Inherited(cause) => write!(
                 f,

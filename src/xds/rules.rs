@@ -2,13 +2,13 @@
 
 use prost::Message;
 use prost_types::{Any, Struct, Value as ProtoValue, value::Kind};
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tollgate_limiter::OnFailure;
 
 use crate::{
     config::{Diagnostics, RatelimitFolder, VALUES_MOST},
-    decisions::Unit,
+    decisions::{Unit, json_of},
 };
 
 use super::messages::{RULES, RuleEntry, RulePolicy, RulesConfig};
@@ -134,7 +134,7 @@ fn written_entry(entry: &RuleEntry, below: Option<Value>) -> Value {
         }
     }
     if let Some(metadata) = &entry.metadata {
-        fields.insert("metadata".to_owned(), of_struct(metadata));
+        fields.insert("metadata".to_owned(), json_of(metadata));
     }
     Value::Object(fields)
 }
@@ -159,21 +159,6 @@ fn policy(limit: &RulePolicy) -> Value {
     Value::Object(fields)
 }
 
-fn of_struct(fields: &Struct) -> Value {
-    fields.fields.iter().map(|(name, value)| (name.clone(), of_value(value))).collect()
-}
-
-fn of_value(value: &ProtoValue) -> Value {
-    match &value.kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::BoolValue(flag)) => (*flag).into(),
-        Some(Kind::NumberValue(number)) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
-        Some(Kind::StringValue(text)) => text.as_str().into(),
-        Some(Kind::ListValue(list)) => list.values.iter().map(of_value).collect(),
-        Some(Kind::StructValue(fields)) => of_struct(fields),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -193,7 +178,7 @@ mod tests {
         RuleEntry { key: key.into(), value: value.into(), rate_limit: Some(limit), ..RuleEntry::default() }
     }
 
-    fn shop(descriptors: Vec<RuleEntry>) -> RulesConfig {
+    fn shop(descriptors: &[RuleEntry]) -> RulesConfig {
         let descriptors = descriptors.iter().map(RuleEntry::encode_to_vec).collect();
         RulesConfig { name: "of-shop".into(), domain: "shop".into(), descriptors }
     }
@@ -212,7 +197,7 @@ mod tests {
             metadata: Some(metadata),
             ..limited("c", "", Unit::Day)
         };
-        let read = rules(&[resource(&shop(vec![one, two]))]).unwrap();
+        let read = rules(&[resource(&shop(&[one, two]))]).unwrap();
         let [domain] = &read.domains[..] else { panic!("{read:?}") };
         let yaml = "domain: shop
 descriptors:
@@ -236,16 +221,16 @@ descriptors:
 
     #[test]
     fn wrong_rules_are_told() {
-        let told = |entry| rules(&[resource(&shop(vec![entry]))]).unwrap_err();
+        let told = |entry| rules(&[resource(&shop(&[entry]))]).unwrap_err();
         let fault = told(limited("a", "", Unit::Unknown));
         assert!(fault.contains("`unknown` is not a unit of time") && fault.contains("of-shop"), "{fault}");
         let future = RulePolicy { unit: 99, ..RulePolicy::default() };
         let fault = told(RuleEntry { rate_limit: Some(future), ..limited("a", "", Unit::Day) });
         assert!(fault.contains("`99` is not a unit of time"), "{fault}");
         assert!(told(limited("", "b", Unit::Day)).contains("this descriptor has no `key`"));
-        let fault = rules(&[resource(&shop(vec![])), resource(&shop(vec![]))]).unwrap_err();
+        let fault = rules(&[resource(&shop(&[])), resource(&shop(&[]))]).unwrap_err();
         assert!(fault.contains("already a file for this domain"), "{fault}");
-        let twice = [(); 2].map(|()| resource(&shop(vec![limited("a", "", Unit::Day)])));
+        let twice = [(); 2].map(|()| resource(&shop(&[limited("a", "", Unit::Day)])));
         let fault = read(&twice, OnFailure::Deny, true).unwrap_err().to_string();
         assert!(
             fault.contains("already a descriptor `a`") && fault.contains("first in of-shop:4"),
@@ -259,7 +244,7 @@ descriptors:
         for _ in 0..80 {
             deep = RuleEntry { descriptors: vec![deep.encode_to_vec()], ..limited("a", "", Unit::Day) };
         }
-        assert!(rules(&[resource(&shop(vec![deep]))]).unwrap_err().contains("more than 32 levels"));
+        assert!(rules(&[resource(&shop(&[deep]))]).unwrap_err().contains("more than 32 levels"));
         let many = RulesConfig {
             domain: "d".into(),
             descriptors: vec![vec![]; 2_000_000],

@@ -5,7 +5,10 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
-    decisions::{Decider, THREE},
+    decisions::{
+        Decider, THREE,
+        rls::{self, Request},
+    },
     harness::{metrics::Metrics, redis::Redis, wait_until},
 };
 
@@ -47,6 +50,19 @@ fn a_decision_is_counted_and_logged_as_its_request() {
     let metrics = Metrics::scrape(admin.lines().next().unwrap());
     assert_eq!(metrics.of("tollgate_requests_total{route=\"api\",status=\"2xx\"}"), 3.0, "{}", metrics.text);
     assert_eq!(metrics.of("tollgate_requests_total{route=\"api\",status=\"4xx\"}"), 1.0);
+}
+
+/// gRPC tells its errors in trailers alone, or in the head.
+#[test]
+fn a_call_that_fails_is_not_logged_as_broken_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("access.log");
+    let decider = Decider::start("", &format!("[access_log]\npath = {log:?}\n{THREE}"));
+    let (code, _) = rls::ask(decider.address, &Request::new("", [])).unwrap_err();
+    assert_eq!(code, 3);
+    let read = || fs::read_to_string(&log).unwrap_or_default();
+    wait_until("a line is written", || read().contains('\n'));
+    assert!(!read().contains("broken_off"), "{}", read());
 }
 
 #[test]

@@ -564,6 +564,8 @@ fn json_is_answered_alike() {
     let (status, text) = post(body);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((status, &json["statuses"][0]["code"]), (429, &"OVER_LIMIT".into()));
+    let headers = json["responseHeadersToAdd"].as_array().unwrap();
+    assert!(headers.iter().any(|header| header["key"] == "retry-after"), "{json}");
     let reset = json["statuses"][0]["durationUntilReset"].as_str().unwrap();
     assert!(reset.strip_suffix('s').unwrap().parse::<u32>().unwrap() <= 60, "{reset}");
     let look = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}],"hits_addend":"0","limit":{"requests_per_unit":"2","unit":3}}]}"#;
@@ -592,7 +594,7 @@ fn a_descriptor_is_explained() {
     assert!(text.contains("path=/v1/orders, api_key=gold in the domain shop"), "{text}");
     assert!(text.contains("per-key  3/h") && text.contains("descriptor:api_key=gold"), "{text}");
     let (_, text) = explain(&["--descriptor", "shop:path=/v2,api_key=gold"]);
-    assert!(text.contains("no rule matches"), "{text}");
+    assert!(text.contains("no rule with a limit matches"), "{text}");
     let of_gold = Descriptor::of(&[("path", b"/v1/"), ("api_key", b"gold")]);
     for _ in 0..3 {
         ask(decider.address, &Request::new("shop", [of_gold.clone()])).unwrap();

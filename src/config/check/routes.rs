@@ -346,7 +346,7 @@ impl Check<'_, '_> {
                     .at(place, "")
                     .at(by_place, format!("`{by_name}` matches all its requests"))
                     .help(
-                        "put it before the other route, since the first that matches counts, or give that one a condition that these requests don't meet: host, methods, headers, query or claims",
+                        "put it before the other route, since of equally specific ones the first counts, or give that one a condition that these requests don't meet: host, methods, headers, query or claims",
                     )
             });
         }

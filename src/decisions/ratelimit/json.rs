@@ -1,4 +1,5 @@
-//! `POST /json`: the rate limit service for callers without gRPC. Messages are the same, as JSON.
+//! `POST /json`: the rate limit service for callers without gRPC. Messages are the same, as JSON, but without the body for a rejected
+//! client.
 
 use hyper::{
     Response, StatusCode,
@@ -10,10 +11,10 @@ use serde_json::Value;
 use crate::gateway::Body;
 
 use super::{
-    Code, Status,
+    Code, Status, json_of,
     messages::{
-        CurrentLimit, Descriptor, DescriptorEntry, DescriptorStatus, Duration, LimitOverride, OverrideUnit,
-        RateLimitCode, RateLimitRequest, RateLimitResponse,
+        AddedHeader, CurrentLimit, Descriptor, DescriptorEntry, DescriptorStatus, Duration, LimitOverride,
+        OverrideUnit, RateLimitCode, RateLimitRequest, RateLimitResponse,
     },
 };
 
@@ -68,6 +69,16 @@ struct JsonUnit(i32);
 struct JsonResponse<'r> {
     overall_code: &'static str,
     statuses: Vec<JsonStatus<'r>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    response_headers_to_add: Vec<JsonHeader<'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct JsonHeader<'r> {
+    key: &'r str,
+    value: &'r str,
 }
 
 #[derive(Serialize)]
@@ -205,7 +216,15 @@ fn json(answer: &RateLimitResponse) -> JsonResponse<'_> {
             .duration_until_reset
             .map(|Duration { seconds, .. }| format!("{seconds}s")),
     });
-    JsonResponse { overall_code: code(answer.overall_code), statuses: statuses.collect() }
+    let headers = answer.response_headers_to_add.iter();
+    JsonResponse {
+        overall_code: code(answer.overall_code),
+        statuses: statuses.collect(),
+        response_headers_to_add: headers
+            .map(|AddedHeader { key, value }| JsonHeader { key, value })
+            .collect(),
+        dynamic_metadata: answer.dynamic_metadata.as_ref().map(json_of),
+    }
 }
 
 #[cfg(test)]

@@ -57,3 +57,19 @@ fn of_json(json: &serde_json::Value) -> Value {
         }
     })
 }
+
+/// Returns metadata as protobuf's JSON.
+pub(crate) fn json_of(metadata: &Struct) -> serde_json::Value {
+    metadata.fields.iter().map(|(name, value)| (name.clone(), json_of_value(value))).collect()
+}
+
+fn json_of_value(value: &Value) -> serde_json::Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::BoolValue(flag)) => (*flag).into(),
+        Some(Kind::NumberValue(number)) => serde_json::Number::from_f64(*number).into(),
+        Some(Kind::StringValue(text)) => text.as_str().into(),
+        Some(Kind::ListValue(list)) => list.values.iter().map(json_of_value).collect(),
+        Some(Kind::StructValue(fields)) => json_of(fields),
+    }
+}
