@@ -1,5 +1,5 @@
 -- The sliding window in the layout of Redisson's RRateLimiter, so that Java services and gateways share one limiter.
--- Rust twin: src/algorithm/sliding_window.rs, in milliseconds.
+-- Rust twin: crates/limiter/src/algorithm/sliding_window.rs, in milliseconds.
 --
 -- The bucket of a name N is five keys. `at(N, s)` is N:s if N contains a brace, else {N}:s, so that they share a slot:
 --

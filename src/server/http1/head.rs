@@ -131,7 +131,7 @@ pub(super) fn write(
     out.push(b' ');
     out.extend_from_slice(match head.extensions.get::<ReasonPhrase>() {
         Some(reason) => reason.as_bytes(),
-        None => head.status.canonical_reason().unwrap_or("<none>").as_bytes(),
+        None => head.status.canonical_reason().unwrap_or_default().as_bytes(),
     });
     out.extend_from_slice(b"\r\n");
     head::write(&head.headers, spelling, out);
@@ -338,7 +338,7 @@ mod tests {
             (&framing, 204, stated, None, "1.1 204 No Content|", "0", true),
             (&framing, 304, stated, None, "1.1 304 Not Modified|content-length: 5|", "0", true),
             (&framing, 304, &[], None, "1.1 304 Not Modified|", "0", true),
-            (&framing, 299, &[], Some(0), "1.1 299 <none>|content-length: 0|", "0", true),
+            (&framing, 299, &[], Some(0), "1.1 299 |content-length: 0|", "0", true),
             (
                 &framing,
                 101,
