@@ -22,6 +22,8 @@ local function redisson()
   local FEW, MANY = 3, 500
   -- A call removes or looks through at most so many members.
   local MOST = 5000
+  -- The delays of a call look through at most so many members together, because clients may choose costs for which each has to.
+  local DELAYS_MOST, delays_seen = 1000, 0
   -- A hash that is written here gets a time to live of two windows, but not less than this.
   local KEEP_ALIVE_MS = 60000
   -- What others have written is cut to this, up to which numbers are exact. Java's limiters without a bound have more.
@@ -172,21 +174,21 @@ local function redisson()
     return used + cost, grow_us
   end
 
-  -- Until enough of the oldest members have ended, by the same rule as when they are removed. Where these are very
+  -- Until enough of the oldest members have ended, by the same rule as when they are removed. Where these are too
   -- many, until all have.
   local function delay(_, quota, time, cost, charged, used, _, dead, alive)
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
-    local all, seen = nil, 0
+    local all
     local function sum()
-      if alive > MOST then return quota.capacity end
+      if alive > DELAYS_MOST then return quota.capacity end
       all = all or sum_from(quota, dead, alive) + charged
       return all - released
     end
     -- A member of another layout behind the oldest one is found only here, when this call may have charged other buckets: an
     -- error would come too late. Once all members have ended, none of them can be in the way.
     local is_readable = pcall(each_member, quota, dead, function(permits, score)
-      released, remaining, seen = released + permits, remaining - 1, seen + 1
-      if seen > MOST then at = math.max(quota.newest, quota.now_ms) end
+      released, remaining, delays_seen = released + permits, remaining - 1, delays_seen + 1
+      if delays_seen > DELAYS_MOST then at = math.max(quota.newest, quota.now_ms) end
       if not at and left_without(quota, left, released, remaining, sum) >= cost then at = score end
       return at
     end)

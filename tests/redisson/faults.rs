@@ -194,6 +194,25 @@ fn issue_3526_no_decision_reads_a_crowd_of_members_that_count() {
     }
 }
 
+/// Clients may state costs, for each of which many grants would have to end.
+#[test]
+fn issue_3526_no_refusal_reads_a_crowd_of_members_that_count() {
+    let mut script = script();
+    set(&mut script, "a", "20000", "1000");
+    for at in 0..20_000 {
+        plant(&mut script, "a", 1_000_000 + at / 40, 1);
+    }
+    script.command(&["SET", "{a}:value", "0"]);
+    at(&mut script, 1_000_600);
+    for (cost, delay_ms) in [(1, 400), (900, 422), (9_000, 1_000)] {
+        script.command(&["CONFIG", "RESETSTAT"]);
+        assert_eq!(take(&mut script, &charge("a", "1/s", cost)), (false, Some(delay_ms)));
+        let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
+        let reads = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();
+        assert!(reads.parse::<u32>().unwrap() <= 6, "{cost}: {reads} reads");
+    }
+}
+
 #[test]
 fn issue_3025_and_3444_scores_of_any_size_are_read() {
     let mut script = script();
