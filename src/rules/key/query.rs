@@ -21,7 +21,9 @@ pub(super) fn parameter<'r>(
     let name = name.as_bytes();
     let mut readings = Readings::default();
     let mut is_plain = !query.contains(';');
-    for (sent, value) in query.split('&').map(split) {
+    for pair in query.split('&') {
+        let (sent, value) = split(pair);
+        is_plain &= split_in_qs(pair).is_none();
         if is_exactly(sent, name) {
             readings.add(form_decoded(value))?;
             // Among the characters outside ASCII is white space, which may be sent without escapes.
@@ -169,6 +171,22 @@ mod tests {
     }
 
     #[test]
+    fn nested_names_may_have_text_between_brackets() {
+        for (query, name) in [
+            ("[user]z1=[id]=k1", "user[id]"),
+            ("[user]%3D=x[id]=k1", "user[id]"),
+            ("[user%5Da=[id]]=k1", "user[id]"),
+            ("?[user]x[id]=k1", "user[id]"),
+            ("[user]z==[id]=k1", "user.id"),
+            ("a[b]x1=[c]=k1", "a[b][c]"),
+            ("a[b].x1[c]=k1", "a[b][c]"),
+        ] {
+            let values = parameter(query, &[], name).unwrap().into_values();
+            assert!(values.iter().any(|value| value.as_deref() == Some(b"k1")), "{query}: {values:?}");
+        }
+    }
+
+    #[test]
     fn each_spelling_has_the_values_that_servers_read() {
         let cases: &[(&str, &[Option<&str>])] = &[
             // One value, whatever it is.
@@ -204,6 +222,7 @@ mod tests {
             ("a=b&==api_key=k1", &[None, Some("k1")]),
             ("[api_key]z=a]=k1", &[None, Some("a]=k1"), Some("k1")]),
             ("api_key=r&api_key%5B%5d=%5D=k1", &[Some("r"), Some("]=k1")]),
+            ("api_key=r&[]x=[api_key]=k1", &[Some("r")]),
             ("api_key=r&api_key[]x=%5D=k1", &[Some("r"), Some("]=k1"), Some("k1")]),
             ("=a", &[None]),
             // Fields of nested values (Rocket), and default values (Spring)

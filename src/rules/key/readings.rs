@@ -225,13 +225,17 @@ fn words_match(sent: &[u8], name: &[u8]) -> bool {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
     };
     // qs passes over what is between brackets, and may take a dot for one.
-    let in_qs =
-        decoded.split(|byte| matches!(byte, b'[' | b'.')).enumerate().map(|(place, part)| match place {
+    let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
+    let match_in_qs = |begins: fn(&u8) -> bool| {
+        let parts = after_mark.split(begins).enumerate().map(|(place, part)| match place {
             0 => part,
             _ => part.split(|byte| *byte == b']').next().unwrap_or_default(),
         });
+        begin_with_wanted(&mut parts.filter(|word| !word.is_empty()))
+    };
     begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
-        || begin_with_wanted(&mut in_qs.filter(|word| !word.is_empty()))
+        || match_in_qs(|byte| *byte == b'[')
+        || match_in_qs(|byte| matches!(byte, b'[' | b'.'))
 }
 
 /// Returns true for what may stand around a name.
@@ -288,6 +292,9 @@ mod tests {
             "USER.na[]me",
             "user[name]x",
             "[user]x[name]",
+            "[user]x=[name]",
+            "[user].x[name]",
+            "?[user]x[name]",
         ] {
             assert!(names_match(sent.as_bytes(), b"user[name]"), "{sent}");
         }
