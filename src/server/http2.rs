@@ -38,11 +38,12 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
 /// The size in bytes up to which a piece isn't tracked, because that costs more than it saves.
 const SMALL: usize = 1 << 10;
-/// The number of requests cancelled before they are accepted, by a client and by a proxy, and of malformed ones, after which
-/// the connection is closed.
+/// The number of requests cancelled before they are accepted, and of malformed ones, after which the connection is closed.
 const CANCELLED_MOST: usize = 20;
-const CANCELLED_BY_PROXY_MOST: usize = 4096;
 const MALFORMED_MOST: usize = 1024;
+/// The most requests in flight on a connection of a proxy, and cancelled ones. Envoy sends all that are pending on a new connection
+/// before it knows the bound, by default at most 1,024, and lets those pass that are refused.
+const OF_PROXY_MOST: u32 = 4096;
 
 /// Returns the settings for a connection with this limit for heads, of one client or of many.
 pub(super) fn builder(
@@ -50,15 +51,20 @@ pub(super) fn builder(
     is_of_many: bool,
     streams: StreamExecutor,
 ) -> http2::Builder<StreamExecutor> {
+    let (streams_most, cancelled_most, malformed_most) = match is_of_many {
+        false => (STREAMS_MOST, CANCELLED_MOST, Some(MALFORMED_MOST)),
+        // Those beyond the bound count as malformed, too.
+        true => (OF_PROXY_MOST, OF_PROXY_MOST as usize, None),
+    };
     let mut builder = http2::Builder::new(streams);
     builder
-        .max_concurrent_streams(STREAMS_MOST)
+        .max_concurrent_streams(streams_most)
         .max_header_list_size(u32::try_from(header_bytes_most).unwrap_or(u32::MAX))
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
-        .max_pending_accept_reset_streams(if is_of_many { CANCELLED_BY_PROXY_MOST } else { CANCELLED_MOST })
-        .max_local_error_reset_streams(MALFORMED_MOST);
+        .max_pending_accept_reset_streams(cancelled_most)
+        .max_local_error_reset_streams(malformed_most);
     builder
 }
 

@@ -161,3 +161,20 @@ fn clients_that_cancel_do_not_end_the_calls_of_others() {
         }
     }
 }
+
+/// Envoy puts all calls that are pending on a new connection, before it can know how many are taken.
+#[test]
+fn a_burst_of_calls_on_a_new_connection_is_answered() {
+    let decider = Decider::start("", &format!("[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{THREE}"));
+    let call = fields(&get("/check", &[("x-forwarded-uri", "/other")]));
+    let request = fields(&get("/other", &[]));
+    for (address, block) in [(decider.address, call), (decider.gateway.address(), request)] {
+        let mut proxy = Frames::connect(address);
+        let begins = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
+        proxy.write(&(0..1_200).map(|at| begins(2 * at + 1)).collect::<Vec<_>>().concat());
+        for at in 0..1_200 {
+            let frame = proxy.next_of(HEADERS);
+            assert!([200, 404].contains(&frame.status()), "{address}: {at}: {frame:?}");
+        }
+    }
+}
