@@ -67,7 +67,10 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
             let unmarked = &decoded[start..];
-            let field = unmarked.split(|byte| *byte == b'.').next().unwrap_or_default();
+            // As many parts as the name has.
+            let dots = name.iter().filter(|byte| **byte == b'.').count();
+            let mut ends = (0..unmarked.len()).filter(|at| unmarked[*at] == b'.');
+            let field = &unmarked[..ends.nth(dots).unwrap_or(unmarked.len())];
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
             let may_be = |part: &[u8]| part.len() < decoded.len() && names_match(part, name);
             [unmarked, field].into_iter().chain(of_next).any(may_be)
@@ -180,6 +183,8 @@ mod tests {
             ("[user]z==[id]=k1", "user.id"),
             ("a[b]x1=[c]=k1", "a[b][c]"),
             ("a[b].x1[c]=k1", "a[b][c]"),
+            ("user.id.x=k1", "user.id"),
+            ("!user.id=k1", "user.id"),
         ] {
             let values = parameter(query, &[], name).unwrap().into_values();
             assert!(values.iter().any(|value| value.as_deref() == Some(b"k1")), "{query}: {values:?}");

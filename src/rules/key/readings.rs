@@ -180,8 +180,11 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     {
         return false;
     }
-    let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
-    if is_nested && words_match(sent, name) || !is_nested && begins_with(Decoded::form(sent), name) {
+    let has_brackets = name.contains(&b'[');
+    if !has_brackets && begins_with(Decoded::form(sent), name) {
+        return true;
+    }
+    if (has_brackets || name.contains(&b'.')) && words_match(sent, name) {
         return true;
     }
     let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
@@ -215,14 +218,19 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
     sent.next().is_none_or(|byte| is_padding(&byte))
 }
 
-/// Returns true if a name that was sent begins with the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket
-/// read it in many forms, `[user][id]` and `user][id]`, and more may follow.
+/// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
+/// many forms, `[user][id]` and `user][id]`, and more may follow a name with brackets.
 fn words_match(sent: &[u8], name: &[u8]) -> bool {
-    let is_between = |byte: &u8| is_padding(byte) || is_blank_in_php(*byte);
+    let has_brackets = name.contains(&b'[');
+    let is_between = |byte: &u8| match has_brackets {
+        true => is_padding(byte) || is_blank_in_php(*byte),
+        false => is_padding(byte) || *byte == b'.',
+    };
     let decoded: Vec<u8> = Decoded::form(sent).collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+            && (has_brackets || words.next().is_none())
     };
     // qs passes over what is between brackets, and may take a dot for one.
     let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
@@ -306,7 +314,6 @@ mod tests {
             "user[i]d",
             "us[]er[id]",
             "user.id.",
-            "user.id.x",
             "[user].id",
             "[user][id]",
             "[user]id",
@@ -314,6 +321,9 @@ mod tests {
             "user_id",
         ] {
             assert!(names_match(sent.as_bytes(), b"user.id"), "{sent}");
+        }
+        for sent in ["user.id_type", "user_id_type", "user.id.x", "user.ident", "xuser.id"] {
+            assert!(!names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
         for sent in ["user", "user[names]", "username", "name[user]"] {
             assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
