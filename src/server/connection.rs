@@ -172,7 +172,11 @@ impl ClientConnection {
     /// Returns true for the connection of a proxy. Its clients cancel requests as they like, and a connection that is closed for that
     /// would fail the requests of all others.
     fn is_of_many_clients(&self) -> bool {
-        self.door != Door::Requests || self.gateway.load().is_proxy(self.peer.ip())
+        let (gateway, peer) = (self.gateway.load(), self.peer.ip());
+        match self.door {
+            Door::Requests => gateway.is_proxy(peer),
+            Door::Decisions | Door::PlainDecisions => gateway.admits_caller(peer, self.scheme == "https"),
+        }
     }
 
     /// Returns the other end of the connection.
