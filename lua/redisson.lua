@@ -176,8 +176,10 @@ local function redisson()
 
   -- Until enough of the oldest members have ended, by the same rule as when they are removed. Where these are too
   -- many, until all have.
-  local function delay(_, quota, time, cost, charged, used, _, dead, alive)
+  local function delay(_, quota, time, cost, charged, used, _, dead, alive, written)
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
+    -- Nobody knows what these many have taken.
+    if not written and alive > MOST then at = math.max(quota.newest, quota.now_ms) end
     local all
     local function sum()
       if alive > DELAYS_MOST then return quota.capacity end
@@ -223,7 +225,10 @@ local function redisson()
     elseif dead > 0 then
       redis.call('ZREMRANGEBYRANK', quota.permits_key, '0', integer_text(dead - 1))
     end
-    if not written or written == GREATEST then
+    if not written and charged == 0 and alive > MOST then
+      -- What is left is known once fewer count.
+      return
+    elseif not written or written == GREATEST then
       -- There is none, or it may have been cut.
       redis.call('SET', quota.value_key, integer_text(left))
     else

@@ -50,7 +50,9 @@ const ENTRIES_MOST: usize = 10_000;
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut folders, mut entries) = (Vec::new(), vec![folder.to_owned()], 0);
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", folder.display()));
+        for entry in fs::read_dir(&folder).map_err(named)? {
             let entry = entry?;
             entries += 1;
             if entries > ENTRIES_MOST {

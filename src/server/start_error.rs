@@ -26,7 +26,7 @@ impl fmt::Display for StartError {
         match self {
             Self::Listen(address, cause) => write!(
                 f,
-                "can't listen on `{address}`: {cause}\nstop what listens there, or name another address in the file; \
+                "can't listen on `{address}`: {cause}\nstop what listens there, or name another address; \
                  a reload can change to an address that overlaps the old one only by way of a third"
             ),
             Self::Inherited(cause) => write!(

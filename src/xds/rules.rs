@@ -13,8 +13,8 @@ use crate::{
 
 use super::messages::{RULES, RuleEntry, RulePolicy, RulesConfig};
 
-/// The most levels of descriptors. In YAML, each is a list and a map.
-const LEVELS_MOST: usize = 32;
+/// The most levels of descriptors. In YAML, each is a list and a map, of which there may be 64.
+const LEVELS_MOST: usize = 31;
 
 /// Returns a hash of resources that doesn't depend on their order, which is random for servers that keep them in a map.
 pub(super) fn hash(resources: &[Any]) -> [u8; 32] {
@@ -78,13 +78,14 @@ struct RuleWriter {
 impl RuleWriter {
     fn note(&mut self, values: usize) -> Result<(), String> {
         let left = self.values_left.checked_sub(values);
-        self.values_left = left.ok_or_else(|| format!("there are more than {VALUES_MOST} values"))?;
+        self.values_left =
+            left.ok_or_else(|| format!("there are more than {VALUES_MOST} values\nsend fewer"))?;
         Ok(())
     }
 
     fn entries(&mut self, entries: &[Vec<u8>], level: usize) -> Result<Value, String> {
         if level > LEVELS_MOST {
-            return Err(format!("there are more than {LEVELS_MOST} levels of descriptors"));
+            return Err(format!("there are more than {LEVELS_MOST} levels of descriptors\nsend fewer"));
         }
         self.note(entries.len())?;
         entries.iter().map(|entry| self.entry(entry, level)).collect()
@@ -244,7 +245,7 @@ descriptors:
         for _ in 0..80 {
             deep = RuleEntry { descriptors: vec![deep.encode_to_vec()], ..limited("a", "", Unit::Day) };
         }
-        assert!(rules(&[resource(&shop(&[deep]))]).unwrap_err().contains("more than 32 levels"));
+        assert!(rules(&[resource(&shop(&[deep]))]).unwrap_err().contains("more than 31 levels"));
         let many = RulesConfig {
             domain: "d".into(),
             descriptors: vec![vec![]; 2_000_000],

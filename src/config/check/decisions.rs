@@ -75,7 +75,7 @@ impl Check<'_, '_> {
             if self.ratelimit.mark_reported(domain, keys) || !self.document.included.is_empty() {
                 continue;
             }
-            let fault = Diagnostic::error("no limit of `ratelimit_service` is for these descriptors");
+            let fault = Diagnostic::warning("no limit of `ratelimit_service` is for these descriptors");
             self.fault(
                 fault
                     .at(&descriptors.span(), "")

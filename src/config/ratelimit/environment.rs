@@ -43,11 +43,13 @@ impl RatelimitEnvironment {
         translator.decisions();
         translator.rules();
         translator.operators();
+        let is_verified = translator.flag("GRPC_SERVER_USE_TLS", false)
+            && translator.text("GRPC_CLIENT_TLS_CACERT").is_some();
         let Translator { faults, toml, .. } = translator;
         if !faults.is_empty() {
             return Err(Diagnostics::new(NAME, "", faults));
         }
-        let warnings = Diagnostics::new(NAME, "", warnings(environment));
+        let warnings = Diagnostics::new(NAME, "", warnings(environment, is_verified));
         Ok(Self { toml, warnings, starts_without_rules })
     }
 
@@ -60,10 +62,8 @@ impl RatelimitEnvironment {
     }
 }
 
-/// Returns warnings about variables without effect, and about open ports.
-fn warnings(environment: &dyn Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
-    let is_verified =
-        ["GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_CACERT"].into_iter().all(|name| environment(name).is_some());
+/// Returns warnings about variables without effect, and about ports that are open, unless callers are verified.
+fn warnings(environment: &dyn Fn(&str) -> Option<String>, is_verified: bool) -> Vec<Diagnostic> {
     let open = (!is_verified).then(|| {
         Diagnostic::warning("anyone who reaches this service's ports can use up limits")
             .help("verify callers by GRPC_SERVER_USE_TLS and GRPC_CLIENT_TLS_CACERT, or admit only Envoy by a network policy")
