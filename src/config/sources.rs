@@ -47,11 +47,14 @@ impl FileState {
 const ENTRIES_MOST: usize = 10_000;
 
 /// Returns the files of a folder, and of folders within, in the order of their names. Links to folders aren't followed.
-fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let (mut found, mut folders, mut entries) = (Vec::new(), vec![folder.to_owned()], 0);
+fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut found, mut folders, mut entries) = (Vec::new(), vec![root.to_owned()], 0);
     while let Some(folder) = folders.pop() {
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", folder.display()));
+        // Messages name the first folder themselves.
+        let named = |error: io::Error| match folder == *root {
+            true => error,
+            false => io::Error::new(error.kind(), format!("`{}`: {error}", folder.display())),
+        };
         for entry in fs::read_dir(&folder).map_err(named)? {
             let entry = entry?;
             entries += 1;
