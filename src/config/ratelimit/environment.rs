@@ -40,11 +40,9 @@ impl RatelimitEnvironment {
         translator.log();
         let starts_without_rules = translator.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
         translator.store();
-        translator.decisions();
+        let is_verified = translator.decisions();
         translator.rules();
         translator.operators();
-        let is_verified = translator.flag("GRPC_SERVER_USE_TLS", false)
-            && translator.text("GRPC_CLIENT_TLS_CACERT").is_some();
         let Translator { faults, toml, .. } = translator;
         if !faults.is_empty() {
             return Err(Diagnostics::new(NAME, "", faults));
@@ -196,7 +194,8 @@ impl Translator<'_> {
         self.key("level", quoted(level), "LOG_LEVEL");
     }
 
-    fn decisions(&mut self) {
+    /// Writes the listener. Returns true if it asks callers for certificates.
+    fn decisions(&mut self) -> bool {
         let grpc = self.address("GRPC_HOST", "GRPC_PORT", 8081);
         let http = self.address("HOST", "PORT", 8080);
         self.table("decisions");
@@ -207,7 +206,8 @@ impl Translator<'_> {
             let each: Vec<_> = reported.split_whitespace().map(quoted).collect();
             self.key("reported", format!("[{}]", each.join(", ")), REPORTED);
         }
-        if self.flag("GRPC_SERVER_USE_TLS", false) {
+        let has_tls = self.flag("GRPC_SERVER_USE_TLS", false);
+        if has_tls {
             let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"];
             for name in &files[..2] {
                 if self.text(name).is_none() {
@@ -219,6 +219,7 @@ impl Translator<'_> {
             }
             self.files("tls", &[("cert", files[0]), ("key", files[1]), ("client_ca", files[2])]);
         }
+        has_tls && self.text("GRPC_CLIENT_TLS_CACERT").is_some()
     }
 
     fn rules(&mut self) {

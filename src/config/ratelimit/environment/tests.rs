@@ -66,6 +66,21 @@ fn each_variable_has_its_key() {
 }
 
 #[test]
+fn open_ports_are_told_unless_callers_are_verified() {
+    let tls = |uses_tls| {
+        let files =
+            [("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k"), ("GRPC_CLIENT_TLS_CACERT", "ca")];
+        translate(&[&REDIS[..], &files, &[("GRPC_SERVER_USE_TLS", uses_tls)]].concat())
+    };
+    for (uses_tls, is_open) in [("true", false), ("false", true)] {
+        let warnings = tls(uses_tls).unwrap().warnings.to_string();
+        assert_eq!(warnings.contains("can use up limits"), is_open, "{uses_tls}: {warnings}");
+    }
+    let faults = tls("maybe").unwrap_err();
+    assert_eq!(faults.matches("error: GRPC_SERVER_USE_TLS").count(), 1, "{faults}");
+}
+
+#[test]
 fn redis_may_be_a_server_a_socket_a_cluster_or_behind_sentinels() {
     for (variables, expected) in [
         (&[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "TCP")][..], "redis://a:1"),
