@@ -6,7 +6,7 @@ use crate::{
     decisions::{Decider, THREE, address},
     harness::{
         client::Client,
-        frames::{CANCEL, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, fields, frame, get},
+        frames::{CANCEL, END_HEADERS, END_STREAM, End, Frames, HEADERS, RST_STREAM, fields, frame, get},
         gateway::Gateway,
         redis::tls::Certificates,
         wait_until,
@@ -60,16 +60,23 @@ fn tls_asks_for_certificates() {
     assert_eq!(decider.gateway.get("/api/a").status, 204);
 }
 
-#[test]
-fn only_named_peers_may_ask() {
-    // Some address of this machine that isn't loopback.
+/// Some address of this machine that isn't loopback.
+fn own_address() -> String {
     let output = Command::new("hostname").arg("-I").output().expect("hostname is needed");
     let own = String::from_utf8(output.stdout).unwrap().split_whitespace().next().map(str::to_owned);
-    let own = own.expect("this machine needs an address besides loopback");
-    let start = |trusted: &str| {
-        let toml = format!("[decisions]\nlisten = \"0.0.0.0:0\"\ntrusted_proxies = [{trusted:?}]\n{THREE}");
-        Gateway::start(&toml)
-    };
+    own.expect("this machine needs an address besides loopback")
+}
+
+/// Starts a gateway that these proxies may ask, and that listens for all.
+fn for_all_addresses(trusted: &str) -> Gateway {
+    let toml = format!("[decisions]\nlisten = \"0.0.0.0:0\"\ntrusted_proxies = [{trusted:?}]\n{THREE}");
+    Gateway::start(&toml)
+}
+
+#[test]
+fn only_named_peers_may_ask() {
+    let own = own_address();
+    let start = for_all_addresses;
     let ask = |gateway: &Gateway, host: &str| {
         let address = format!("{host}:{}", address(gateway).port()).parse().unwrap();
         // The described client may say that it speaks gRPC, in which a refusal has the status 200.
@@ -176,5 +183,22 @@ fn a_burst_of_calls_on_a_new_connection_is_answered() {
             let frame = proxy.next_of(HEADERS);
             assert!([200, 404].contains(&frame.status()), "{address}: {at}: {frame:?}");
         }
+    }
+}
+
+#[test]
+fn who_may_not_ask_is_held_to_the_bounds_of_clients() {
+    let own = own_address();
+    for (trusted, is_closed) in [("198.51.100.0/24", true), (&*own, false)] {
+        let gateway = for_all_addresses(trusted);
+        let mut caller = Frames::connect(format!("{own}:{}", address(&gateway).port()).parse().unwrap());
+        let block = fields(&get("/check", &[("x-forwarded-uri", "/other")]));
+        let cancelled = |stream| {
+            let begin = frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
+            [begin, frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())].concat()
+        };
+        let burst: Vec<u8> = (0..90).flat_map(|at| cancelled(2 * at + 1)).collect();
+        caller.write(&[burst, frame(HEADERS, END_HEADERS | END_STREAM, 181, &block)].concat());
+        assert_eq!(matches!(caller.told(181).end, End::Gone(_)), is_closed, "{trusted}");
     }
 }

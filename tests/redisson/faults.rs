@@ -170,6 +170,13 @@ fn issue_3526_many_members_end_at_once() {
     assert_eq!(value(&mut script, "a"), 2_999);
 }
 
+/// How often grants were read since the statistics were reset.
+fn reads(script: &mut Script) -> u32 {
+    let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
+    let calls = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();
+    calls.parse().unwrap()
+}
+
 /// After a release, value and grants exceed the rate together.
 #[test]
 fn issue_3526_no_decision_reads_a_crowd_of_members_that_count() {
@@ -188,9 +195,8 @@ fn issue_3526_no_decision_reads_a_crowd_of_members_that_count() {
         script.command(&["CONFIG", "RESETSTAT"]);
         let charge = charge("a", "1/s", 3);
         assert_eq!(take(&mut script, &charge).0, admits, "{written:?}");
-        let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
-        let reads = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();
-        assert!(reads.parse::<u32>().unwrap() <= 14, "{written:?}: {reads} reads");
+        let reads = reads(&mut script);
+        assert!(reads <= 14, "{written:?}: {reads} reads");
     }
 }
 
@@ -207,9 +213,8 @@ fn issue_3526_no_refusal_reads_a_crowd_of_members_that_count() {
     for (cost, delay_ms) in [(1, 400), (900, 422), (9_000, 1_000)] {
         script.command(&["CONFIG", "RESETSTAT"]);
         assert_eq!(take(&mut script, &charge("a", "1/s", cost)), (false, Some(delay_ms)));
-        let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
-        let reads = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();
-        assert!(reads.parse::<u32>().unwrap() <= 6, "{cost}: {reads} reads");
+        let reads = reads(&mut script);
+        assert!(reads <= 6, "{cost}: {reads} reads");
     }
 }
 

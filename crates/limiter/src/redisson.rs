@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 /// The place of a key's value in a name.
 const PLACE: &str = "{key}";
-/// The mark before an address that is counted for want of another key. No value of a key has a control character.
+/// The mark before an address that is counted because a request lacks the key. No value of a key has a control character.
 const ADDRESS_MARK: &str = "ip\t";
 /// The longest value of a key, in bytes.
 const LONGEST_VALUE: usize = 256;

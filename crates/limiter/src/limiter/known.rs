@@ -140,13 +140,14 @@ impl Limiter {
             .iter()
             .zip(&decision.outcomes)
             .find(|(asked, outcome)| !asked.charge.shadow && outcome.delay_us != Some(0));
-        let may_ask = || refusing.is_some_and(|(asked, _)| self.refusals.may_ask(&asked.charge.bucket, now));
-        let mut may_be_asked = None;
+        // The allowance is asked once, and only if something is unknown.
+        let allow = || refusing.is_some_and(|(asked, _)| self.refusals.may_ask(&asked.charge.bucket, now));
+        let mut is_allowed = None;
         for asked in shared.iter_mut().filter(|asked| self.remembers(&asked.charge, asked.scope)) {
             let mut is_to_ask = || {
                 !self.refusals.has_room(&asked.charge, now)
                     && self.store.answers()
-                    && *may_be_asked.get_or_insert_with(may_ask)
+                    && *is_allowed.get_or_insert_with(allow)
             };
             match self.refusals.recollection(&asked.charge, asked.costs(), now) {
                 Recollection::Refused(outcome) => {
