@@ -111,7 +111,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     match gateway.planner.plan(&client, &parts, &gateway.claims(&parts)) {
         Ok(plan) => {
             explanation.route = Some(DescribedRoute::new(gateway, plan.route, Some(plan.aim), &parts.uri));
-            let limits = plan.limits.iter().zip(plan.terms);
+            let limits = plan.rules.iter().zip(plan.terms);
             let (limits, asks) = limits.map(|(rule, terms)| DescribedLimit::new(rule, terms)).unzip();
             explanation.limits = limits;
             (explanation, asks)

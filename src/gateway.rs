@@ -201,15 +201,15 @@ impl Gateway {
             planned = self.planner.plan(&client, parts, &self.claims(parts));
         }
         let plan = facts.planned(planned, parts)?;
-        let Plan { route, aim, limits, terms, .. } = plan;
+        let Plan { route, aim, rules, terms, .. } = plan;
         let mut body = body.at_most(route.max_body).map_err(Failure::Request)?;
         body.withhold(&self.planner.fields_known);
-        let admission = self.decide(&limits, terms, facts).await?;
+        let admission = self.decide(&rules, terms, facts).await?;
         // Pinned here, because `.await` would copy the whole future.
         let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts));
         if let Some(admission) = admission {
-            facts.settle(admission, &limits, self.ratelimit_headers, &mut response);
+            facts.settle(admission, &rules, self.ratelimit_headers, &mut response);
         }
         Ok(response)
     }
@@ -237,19 +237,19 @@ impl Gateway {
     /// The refusal.
     async fn decide(
         self: &Arc<Self>,
-        limits: &[Arc<Rule>],
+        rules: &[Arc<Rule>],
         terms: impl IntoIterator<Item = Terms>,
         facts: &mut Facts,
     ) -> Result<Option<Admission>, Rejection> {
-        if limits.is_empty() {
+        if rules.is_empty() {
             return Ok(None);
         }
         facts.note_asked();
-        let asks = rules::asks(limits, terms, &mut facts.decided);
+        let asks = rules::asks(rules, terms, &mut facts.decided);
         let decided = match asks {
             Ok(asks) => {
                 let (arrival, end) = (facts.arrival, facts.waits_until);
-                rules::admit(&self.limiter, limits, &asks, arrival, end, &mut facts.decided).await
+                rules::admit(&self.limiter, rules, &asks, arrival, end, &mut facts.decided).await
             }
             Err(refusal) => Err(refusal),
         };

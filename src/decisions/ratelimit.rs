@@ -167,7 +167,7 @@ async fn decide_quotas(
     let soonest = refused.into_iter().min_by_key(|refusal| refusal.retry_after().unwrap_or(Duration::MAX));
     if let Some(refusal) = soonest.filter(|_| !admits) {
         // Reports are recorded whatever others answer.
-        plans.iter_mut().for_each(|plan| plan.limits.retain(|(rule, _)| rule.takes_reports()));
+        plans.iter_mut().for_each(|plan| plan.rules.retain(|(rule, _)| rule.takes_reports()));
         exchange.decide_descriptors(plans, deadline).await;
         exchange.note_refused(true);
         return Ok(CallAnswer { refusal: Some(refusal), ..answer });

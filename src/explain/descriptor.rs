@@ -79,7 +79,7 @@ fn explain(gateway: &Gateway, question: &DescriptorQuestion) -> (DescriptorExpla
     let entries = question.entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes()));
     let descriptor = Descriptor::new(entries, 1, None);
     let plan = gateway.planner.descriptors.plan(question.domain.as_bytes(), &descriptor);
-    let limits = plan.limits.into_iter().map(|(rule, terms): (_, Terms)| DescribedLimit::new(&rule, terms));
+    let limits = plan.rules.into_iter().map(|(rule, terms): (_, Terms)| DescribedLimit::new(&rule, terms));
     let (limits, asks) = limits.unzip();
     let entries = question.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
     (DescriptorExplanation { domain: question.domain.clone(), entries, limits, next: None }, asks)

@@ -64,15 +64,15 @@ impl Exchange {
         let mut uncountable = None;
         for (place, plan) in plans.into_iter().enumerate() {
             let start = asks.len();
-            let (limits, terms): (Vec<_>, Vec<Terms>) = plan.limits.into_iter().unzip();
-            match rules::asks(&limits, terms, &mut facts.decided) {
+            let (own, terms): (Vec<_>, Vec<Terms>) = plan.rules.into_iter().unzip();
+            match rules::asks(&own, terms, &mut facts.decided) {
                 Ok(asked) => asks.extend(asked),
                 Err(refusal) => {
                     uncountable.get_or_insert((place, refusal));
                 }
             }
             of.push(start..asks.len());
-            rules.extend(limits);
+            rules.extend(own);
         }
         let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.number(place)).collect();
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
@@ -98,9 +98,9 @@ impl Exchange {
     /// Gives permits back where limits do that: the oldest in use, since the grants aren't known. What the store hasn't done by the
     /// deadline may be lost.
     pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>, deadline: Option<Instant>) {
-        let limits = plans.into_iter().flat_map(|plan| plan.limits);
-        let limits = limits.filter(|(rule, _)| rule.limit().has_refunds());
-        let asks = limits.filter_map(|(_, terms)| match terms {
+        let rules = plans.into_iter().flat_map(|plan| plan.rules);
+        let rules = rules.filter(|(rule, _)| rule.limit().has_refunds());
+        let asks = rules.filter_map(|(_, terms)| match terms {
             Terms::Counts(asks) => Some(asks),
             _ => None,
         });

@@ -63,22 +63,22 @@ impl Exchange {
         let gateway = self.gateway.clone();
         let (planner, until) = (&gateway.planner, self.facts.waits_until);
         let planned = gateway.with_claims(parts, until, |claims| planner.plan(client, parts, claims)).await;
-        let (limits, terms) = match self.facts.planned(planned, parts) {
-            Ok(Plan { limits, terms, .. }) => (limits, terms),
+        let (rules, terms) = match self.facts.planned(planned, parts) {
+            Ok(Plan { rules, terms, .. }) => (rules, terms),
             Err(Rejection::NoRoute) => {
                 gateway
-                    .with_claims(parts, until, |claims| planner.limits_without_route(client, parts, claims))
+                    .with_claims(parts, until, |claims| planner.rules_without_route(client, parts, claims))
                     .await?
             }
             Err(rejection) => return Err(rejection),
         };
-        if limits.iter().all(|rule| rule.config().ends_with_decision()) {
-            return self.decide(&limits, terms).await;
+        if rules.iter().all(|rule| rule.config().ends_with_decision()) {
+            return self.decide(&rules, terms).await;
         }
-        let decided = limits.iter().cloned().zip(terms);
-        let (limits, terms): (Vec<_>, Vec<_>) =
+        let decided = rules.iter().cloned().zip(terms);
+        let (rules, terms): (Vec<_>, Vec<_>) =
             decided.filter(|(rule, _)| rule.config().ends_with_decision()).unzip();
-        self.decide(&limits, terms).await
+        self.decide(&rules, terms).await
     }
 
     /// Lets limits decide, and returns a response without a body that has their fields.
@@ -87,14 +87,14 @@ impl Exchange {
     /// The refusal.
     pub(crate) async fn decide(
         &mut self,
-        limits: &[Arc<Rule>],
+        rules: &[Arc<Rule>],
         terms: impl IntoIterator<Item = Terms>,
     ) -> Result<Response<Body>, Rejection> {
         let Self { gateway, facts } = self;
-        let admission = gateway.decide(limits, terms, facts).await?;
+        let admission = gateway.decide(rules, terms, facts).await?;
         let mut response = admitted();
         if let Some(admission) = admission {
-            facts.settle(admission, limits, gateway.ratelimit_headers, &mut response);
+            facts.settle(admission, rules, gateway.ratelimit_headers, &mut response);
         }
         Ok(response)
     }

@@ -215,7 +215,7 @@ impl Facts {
     pub(super) fn settle(
         &mut self,
         admission: Admission,
-        limits: &[Arc<Rule>],
+        rules: &[Arc<Rule>],
         form: RatelimitHeaders,
         response: &mut Response<Body>,
     ) {
@@ -225,7 +225,7 @@ impl Facts {
             Some(lines) if form == RatelimitHeaders::Draft11 => fields::write(lines, standings, form),
             _ => fields::write(response.headers_mut(), standings, form),
         }
-        let settlement = Settlement::begin(admission, limits, response.status(), response.headers());
+        let settlement = Settlement::begin(admission, rules, response.status(), response.headers());
         self.settlement = settlement.map(Box::new);
     }
 }

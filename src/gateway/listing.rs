@@ -131,7 +131,7 @@ impl Gateway {
             Listed {
                 name: &route.name,
                 matcher,
-                limits: route.limits.iter().map(|rule| rule.limit().name()).collect(),
+                limits: route.rules.iter().map(|rule| rule.limit().name()).collect(),
                 upstream,
             }
         })

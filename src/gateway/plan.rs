@@ -9,7 +9,7 @@
 //! Planner::route            the most specific route
 //! Planner::other_routes     the routes that other readings of the request take
 //! Planner::plan             all of these; then the next step, the limits of all routes, and each limit's terms
-//! Planner::limits_without_route    the limits of a described request without a route
+//! Planner::rules_without_route     the rules of a described request without a route
 //! Planner::check_rewritten  a rewritten path whose other readings would escape limits is rejected
 //! ```
 
@@ -71,7 +71,7 @@ pub(crate) struct Planner {
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) name: String,
-    pub(crate) limits: Vec<Arc<Rule>>,
+    pub(crate) rules: Vec<Arc<Rule>>,
     pub(crate) answer: Responder,
     rewrite: Option<Template>,
     request_headers: Option<Edits>,
@@ -101,8 +101,8 @@ pub(crate) enum Responder {
     Redirect(Location, StatusCode),
 }
 
-/// Limits, and their terms for a request in the same order.
-type LimitsWithTerms<'g> = (Cow<'g, [Arc<Rule>]>, SmallVec<[Terms; 1]>);
+/// Rules, and their terms for a request in the same order.
+type RulesWithTerms<'g> = (Cow<'g, [Arc<Rule>]>, SmallVec<[Terms; 1]>);
 
 /// The plan of a request: its route, its limits, and its next step.
 #[derive(Debug)]
@@ -111,9 +111,9 @@ pub(crate) struct Plan<'g> {
     /// The pattern of the route's path.
     pub(crate) pattern: &'g Pattern,
     pub(crate) aim: Aim<'g>,
-    /// The limits of the route, and of the routes that other readings of the request take.
-    pub(crate) limits: Cow<'g, [Arc<Rule>]>,
-    /// The terms of these limits for the request, in the same order.
+    /// The rules of the route, and of the routes that other readings of the request take.
+    pub(crate) rules: Cow<'g, [Arc<Rule>]>,
+    /// Their terms for the request, in the same order.
     pub(crate) terms: SmallVec<[Terms; 1]>,
 }
 
@@ -160,7 +160,7 @@ impl Planner {
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
             let planned = Route {
                 name: route.name.clone(),
-                limits: route
+                rules: route
                     .limits
                     .iter()
                     .map(|name| match route.costs.get(name) {
@@ -215,38 +215,38 @@ impl Planner {
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
         let terms_of = |found: &_| terms(found, client, parts, &target, claims);
-        let (mut limits, mut terms) = (Cow::Borrowed(&*route.limits), terms_of(&found));
+        let (mut rules, mut terms) = (Cow::Borrowed(&*route.rules), terms_of(&found));
         for other in &others {
-            demands::add_limits(&mut limits, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
+            demands::add_rules(&mut rules, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
         }
         if self.is_protecting
             && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)
         {
-            let is_covered = |other: &Route| other.is_covered_by(&limits, route.requires);
+            let is_covered = |other: &Route| other.is_covered_by(&rules, route.requires);
             self.check_rewritten(rewrite, uri.path(), split, is_covered).map_err(rejected)?;
         }
-        Ok(Plan { route, pattern, aim, limits, terms })
+        Ok(Plan { route, pattern, aim, rules, terms })
     }
 
-    /// Returns the limits of a described request without a route, with their terms: those of the routes that other readings of it take.
+    /// Returns the rules of a described request without a route, with their terms: those of the routes that other readings of it take.
     ///
     /// # Errors
     /// As those of [`plan`](Self::plan).
-    pub(crate) fn limits_without_route<'g>(
+    pub(crate) fn rules_without_route<'g>(
         &'g self,
         client: &Client,
         parts: &Parts,
         claims: &Claims<'_>,
-    ) -> Result<LimitsWithTerms<'g>, Rejection> {
+    ) -> Result<RulesWithTerms<'g>, Rejection> {
         let target = Target::read(parts, self.escaped_slashes)?;
         let others = self.other_routes(None, parts, &target, claims)?;
         demands::check_token(others.iter().map(|found| found.route), claims)?;
-        let (mut limits, mut terms) = (Cow::Borrowed(&[][..]), SmallVec::new());
+        let (mut rules, mut terms) = (Cow::Borrowed(&[][..]), SmallVec::new());
         for other in &others {
             let more = self::terms(other, client, parts, &target, claims);
-            demands::add_limits(&mut limits, &mut terms, other.route, more)?;
+            demands::add_rules(&mut rules, &mut terms, other.route, more)?;
         }
-        Ok((limits, terms))
+        Ok((rules, terms))
     }
 
     /// Returns the route of a request.
@@ -323,12 +323,12 @@ impl Planner {
 impl Route {
     /// Returns true if it has limits or requires a token.
     fn counts_or_requires(&self) -> bool {
-        !self.limits.is_empty() || self.requires.is_some()
+        !self.rules.is_empty() || self.requires.is_some()
     }
 
     /// Returns true if it requires a token, or has limits that don't only shadow.
     fn may_refuse(&self) -> bool {
-        self.requires.is_some() || self.limits.iter().any(|limit| !limit.limit().shadows())
+        self.requires.is_some() || self.rules.iter().any(|rule| !rule.limit().shadows())
     }
 
     /// Returns true if it may send a request to one of these upstreams with this path, which is in the form of [`path::matched`].
@@ -340,19 +340,19 @@ impl Route {
                 .map_or_else(|| matcher.path.matches(path), |rewrite| rewrite.yields(path))
     }
 
-    /// Returns true if a request that these limits count, and that has the token that is required, is counted by all limits of this
+    /// Returns true if a request that these rules count, and that has the token that is required, is counted by all rules of this
     /// route, whatever its path is, and has its token.
-    fn is_covered_by(&self, limits: &[Arc<Rule>], required: Option<Requirement>) -> bool {
-        let depends_on_path = |limit: &Rule| {
-            limit.config().key.iter().any(|part| matches!(part, KeyPart::Path(_) | KeyPart::Route))
+    fn is_covered_by(&self, rules: &[Arc<Rule>], required: Option<Requirement>) -> bool {
+        let depends_on_path = |rule: &Rule| {
+            rule.config().key.iter().any(|part| matches!(part, KeyPart::Path(_) | KeyPart::Route))
         };
-        let covers = |own: &Arc<Rule>, limit: &Arc<Rule>| {
-            limit.limit().name() == own.limit().name()
-                && limit.fixed_cost() >= own.fixed_cost()
+        let covers = |own: &Arc<Rule>, rule: &Arc<Rule>| {
+            rule.limit().name() == own.limit().name()
+                && rule.fixed_cost() >= own.fixed_cost()
                 && !depends_on_path(own)
         };
         let has_token = self.requires.is_none() || self.requires == required;
-        has_token && self.limits.iter().all(|own| limits.iter().any(|limit| covers(own, limit)))
+        has_token && self.rules.iter().all(|own| rules.iter().any(|rule| covers(own, rule)))
     }
 
     /// Returns the next step for a request with this target.
@@ -411,7 +411,7 @@ impl From<Rejection> for Unplanned<'_> {
     }
 }
 
-/// Returns the terms of a route's limits for a request.
+/// Returns the terms of a route's rules for a request.
 fn terms(
     found: &Found<'_, '_, Route>,
     client: &Client,
@@ -431,7 +431,7 @@ fn terms(
         route: &found.route.name,
         parameter: &|name| found.param(name),
     };
-    found.route.limits.iter().map(|rule| rule.terms(&subject)).collect()
+    found.route.rules.iter().map(|rule| rule.terms(&subject)).collect()
 }
 
 /// Returns the names of traffic: the empty name of requests without a route, then the names of the routes.

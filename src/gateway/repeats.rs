@@ -116,10 +116,10 @@ impl Refused {
         let plan = gateway.planner.plan(&client, &parts, &gateway.claims(&parts)).ok()?;
         let is_decided_alike = match describe {
             None => plan.route.response_headers.is_none(),
-            Some(_) => plan.limits.iter().all(|rule| rule.config().ends_with_decision()),
+            Some(_) => plan.rules.iter().all(|rule| rule.config().ends_with_decision()),
         };
-        let Plan { route, limits, terms, .. } = plan;
-        let asks = is_decided_alike.then(|| Repeat::of(&limits, terms))??;
+        let Plan { route, rules, terms, .. } = plan;
+        let asks = is_decided_alike.then(|| Repeat::of(&rules, terms))??;
         Some(Box::new(Self {
             gateway: Arc::downgrade(gateway),
             traffic: route.traffic,

@@ -235,7 +235,7 @@ impl Replay {
             return Replayed::NotAsked;
         };
         let (mut asked, mut denied) = (SmallVec::<[PendingAsk; 2]>::new(), None);
-        for (rule, terms) in plan.limits.iter().zip(plan.terms) {
+        for (rule, terms) in plan.rules.iter().zip(plan.terms) {
             let limit = self.place(rule);
             match self.limits[limit].ask(rule, terms, parts, logged) {
                 Ok(asks) => asked.extend(asks.into_iter().map(|ask| self.pending(limit, ask))),

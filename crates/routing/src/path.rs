@@ -85,7 +85,7 @@ fn canonical(path: &str, keeps_empty: bool) -> String {
 }
 
 /// The most [`readings`] of a path. It bounds what a request costs.
-const MOST_READINGS: usize = 32;
+const MOST_PATHS: usize = 32;
 /// The length in bytes of the longest path whose readings are looked for.
 const LONGEST: usize = 2 << 10;
 
@@ -136,7 +136,7 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
                     readings.push(reading.into_owned());
                 }
             }
-            if readings.len() > MOST_READINGS {
+            if readings.len() > MOST_PATHS {
                 return Err(TooManyReadings);
             }
         }
@@ -173,7 +173,7 @@ fn with_liberties(path: String) -> Result<Vec<String>, TooManyReadings> {
             }
         }
         // Different ones may be read alike, but not many.
-        if paths.len() > 2 * MOST_READINGS {
+        if paths.len() > 2 * MOST_PATHS {
             return Err(TooManyReadings);
         }
     }

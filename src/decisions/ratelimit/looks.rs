@@ -9,7 +9,7 @@ pub(super) fn warn(domain: &[u8], descriptor: &Descriptor, plan: &DescriptorPlan
     if descriptor.hits_addend != Some(0) {
         return;
     }
-    for (rule, _) in plan.limits.iter().filter(|(rule, _)| !rule.takes_reports()) {
+    for (rule, _) in plan.rules.iter().filter(|(rule, _)| !rule.takes_reports()) {
         if !rule.is_first_look() {
             continue;
         }

@@ -19,36 +19,36 @@ use crate::{
 
 use super::Route;
 
-/// Adds the limits of another route that servers may see in a request to those of the routes before it, so that no spelling escapes a
+/// Adds the rules of another route that servers may see in a request to those of the routes before it, so that no spelling escapes a
 /// limit. `more` are their terms for the request under its own route and parameters.
 ///
 /// # Errors
 /// A limit that doesn't only shadow would count the request for too many keys.
-pub(super) fn add_limits<'g>(
-    limits: &mut Cow<'g, [Arc<Rule>]>,
+pub(super) fn add_rules<'g>(
+    rules: &mut Cow<'g, [Arc<Rule>]>,
     terms: &mut SmallVec<[Terms; 1]>,
     other: &'g Route,
     more: SmallVec<[Terms; 1]>,
 ) -> Result<(), Rejection> {
-    for (limit, more) in other.limits.iter().zip(more) {
-        match limits.iter().position(|known| known.limit().name() == limit.limit().name()) {
+    for (rule, more) in other.rules.iter().zip(more) {
+        match rules.iter().position(|known| known.limit().name() == rule.limit().name()) {
             None => {
-                limits.to_mut().push(limit.clone());
+                rules.to_mut().push(rule.clone());
                 terms.push(more);
             }
             Some(at) => {
                 terms[at] = mem::replace(&mut terms[at], Terms::Skips).and(more);
                 // The routes may state different costs.
-                if limit.fixed_cost() > limits[at].fixed_cost() {
-                    limits.to_mut()[at] = limit.clone();
+                if rule.fixed_cost() > rules[at].fixed_cost() {
+                    rules.to_mut()[at] = rule.clone();
                 }
             }
         }
     }
-    let has_too_many = |(limit, terms): (&Arc<Rule>, &Terms)| {
-        !limit.limit().shadows() && matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS)
+    let has_too_many = |(rule, terms): (&Arc<Rule>, &Terms)| {
+        !rule.limit().shadows() && matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS)
     };
-    if limits.iter().zip(terms.iter()).any(has_too_many) { Err(Rejection::PathAmbiguous) } else { Ok(()) }
+    if rules.iter().zip(terms.iter()).any(has_too_many) { Err(Rejection::PathAmbiguous) } else { Ok(()) }
 }
 
 /// Checks that the request bears a valid token, if one of its routes requires it. If routes have asked for claims that

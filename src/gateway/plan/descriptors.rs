@@ -44,22 +44,22 @@ impl<'d> Descriptor<'d> {
     }
 }
 
-/// The plan of a descriptor. By default it has no limits.
+/// The plan of a descriptor. By default it has no rules.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorPlan {
-    /// The limits, each with what it makes of the descriptor.
-    pub(crate) limits: SmallVec<[(Arc<Rule>, Terms); 1]>,
+    /// The rules, each with its terms for the descriptor.
+    pub(crate) rules: SmallVec<[(Arc<Rule>, Terms); 1]>,
     /// The settings beside the rate, such as the limits that are replaced, if a rule of the rate limit service's folder matched.
     pub(crate) verdict: Option<Arc<Verdict>>,
 }
 
-/// A rule for descriptors, and its limits.
-type RuleLimits = (Arc<DescriptorRule>, Vec<Arc<Rule>>);
+/// An entry of `[[descriptors]]`, and the rules of its limits.
+type DescribedRules = (Arc<DescriptorRule>, Vec<Arc<Rule>>);
 
 /// The rules for the descriptors of each domain.
 #[derive(Debug)]
 pub(crate) struct DescriptorPlanner {
-    rules: HashMap<Vec<u8>, Vec<RuleLimits>>,
+    entries: HashMap<Vec<u8>, Vec<DescribedRules>>,
     /// The domains of the rate limit service's folder.
     domains: HashMap<Vec<u8>, EntryLevel>,
     /// The limits of descriptors that state their own rate and have no rule: in short windows, and in long ones. `None` if
@@ -68,40 +68,39 @@ pub(crate) struct DescriptorPlanner {
 }
 
 impl DescriptorPlanner {
-    /// Prepares the rules of a configuration. Its limits are `limits`, by name.
-    pub(crate) fn new(config: &Config, limits: &BTreeMap<String, Arc<Rule>>) -> Self {
-        let mut rules: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
-        for descriptors in &config.descriptors {
-            let limits = descriptors.limits.iter().map(|name| limits[name].clone()).collect();
-            rules.entry(descriptors.domain.clone().into()).or_default().push((descriptors.clone(), limits));
+    /// Prepares the descriptors of a configuration. The rules of its limits are `rules`, by name.
+    pub(crate) fn new(config: &Config, rules: &BTreeMap<String, Arc<Rule>>) -> Self {
+        let mut entries: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
+        for entry in &config.descriptors {
+            let own = entry.limits.iter().map(|name| rules[name].clone()).collect();
+            entries.entry(entry.domain.clone().into()).or_default().push((entry.clone(), own));
         }
         let domains = config.domains.iter();
         let domains =
-            domains.map(|domain| (domain.name.clone().into(), EntryLevel::new(&domain.entries, limits)));
-        Self { rules, domains: domains.collect(), stated: STATED.map(|name| limits.get(name).cloned()) }
+            domains.map(|domain| (domain.name.clone().into(), EntryLevel::new(&domain.entries, rules)));
+        Self { entries, domains: domains.collect(), stated: STATED.map(|name| rules.get(name).cloned()) }
     }
 
-    /// Returns the limits of a descriptor. There are none if no rule matches and it states no rate.
+    /// Returns the plan of a descriptor. It has no rules if nothing matches and the descriptor states no rate.
     pub(crate) fn plan(&self, domain: &[u8], descriptor: &Descriptor<'_>) -> DescriptorPlan {
-        let mut rules = self.rules.get(domain).into_iter().flatten();
-        let matched = rules.find_map(|(rule, limits)| Some((rule, limits, matching(rule, descriptor)?)));
-        if let Some((rule, limits, places)) = matched {
-            let value = |part: &KeyPart| Some(descriptor.entries[places[rule.entry_of(part)?]].1);
-            let terms =
-                |limit: &Arc<Rule>| limit.terms_of_descriptor(value, descriptor.hits, descriptor.rate);
-            let limits = limits.iter().map(|limit| (limit.clone(), terms(limit))).collect();
-            return DescriptorPlan { limits, verdict: None };
+        let mut entries = self.entries.get(domain).into_iter().flatten();
+        let matched = entries.find_map(|(entry, rules)| Some((entry, rules, matching(entry, descriptor)?)));
+        if let Some((entry, rules, places)) = matched {
+            let value = |part: &KeyPart| Some(descriptor.entries[places[entry.entry_of(part)?]].1);
+            let terms = |rule: &Rule| rule.terms_of_descriptor(value, descriptor.hits, descriptor.rate);
+            let rules = rules.iter().map(|rule| (rule.clone(), terms(rule))).collect();
+            return DescriptorPlan { rules, verdict: None };
         }
         if let Some(plan) = self.domains.get(domain).and_then(|level| level.plan(descriptor)) {
             return plan;
         }
         let Some(rate) = descriptor.rate else { return DescriptorPlan::default() };
-        let Some(limit) = &self.stated[place_of_stated(rate)] else {
+        let Some(rule) = &self.stated[place_of_stated(rate)] else {
             return DescriptorPlan::default();
         };
         let whole = whole(domain, descriptor);
-        let terms = limit.terms_of_descriptor(|_| Some(&whole), descriptor.hits, Some(rate));
-        DescriptorPlan { limits: SmallVec::from_iter([(limit.clone(), terms)]), verdict: None }
+        let terms = rule.terms_of_descriptor(|_| Some(&whole), descriptor.hits, Some(rate));
+        DescriptorPlan { rules: SmallVec::from_iter([(rule.clone(), terms)]), verdict: None }
     }
 }
 

@@ -257,7 +257,7 @@ fn planned(desk: &Desk, text: &str) -> String {
     let client = Client { peer: address, peer_is_trusted: false, address, scheme: "http" };
     match desk.planner.plan(&client, &parts, &Claims::new(Some(&desk.verifier), &parts.headers)) {
         Ok(plan) => {
-            let limits = plan.limits.iter().zip(&plan.terms);
+            let limits = plan.rules.iter().zip(&plan.terms);
             let limits: Vec<_> = limits.map(|(rule, terms)| described(rule.limit().name(), terms)).collect();
             format!("{} [{}] {}", plan.route.name, limits.join(", "), next_step(&plan.aim))
         }

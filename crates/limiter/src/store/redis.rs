@@ -51,10 +51,10 @@ use fred::types::Value;
 use crate::metrics::Page;
 
 use self::{
-    batcher::{Lane, Manner},
+    batcher::{Lane, SendMode},
     cluster::Cluster,
     connection::Access,
-    node::{Link, Node},
+    node::{Node, SharedNode},
     round_trip::RoundTrip,
     slots::slot_of,
     tls::ClientTls,
@@ -63,7 +63,7 @@ use self::{
 use super::{Act, Charges, Decision, Lease, NodeState, Operation, Reply, StoreError};
 
 /// The only lane of a server that stands alone.
-const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
+const LANE: Lane = Lane { slot: 0, mode: SendMode::Together };
 
 /// The time between the checks of a flush.
 const FLUSH_STEP: Duration = Duration::from_millis(1);
@@ -146,7 +146,7 @@ impl RedisStore {
     /// does nothing.
     pub(crate) fn wait_for_replicas(&self) {
         if let Topology::One(node) = &self.topology {
-            node.link.replicas.get_or_init(Arc::default);
+            node.shared.replicas.get_or_init(Arc::default);
         }
     }
 
@@ -224,56 +224,56 @@ impl RedisStore {
     /// Returns true if all buckets can be reached, as far as is known.
     pub(crate) fn answers(&self) -> bool {
         match &self.topology {
-            Topology::One(node) => node.link.answers(),
+            Topology::One(node) => node.shared.answers(),
             Topology::Cluster(cluster) => cluster.answers(),
         }
     }
 
     /// Returns the state of each node.
     pub(crate) fn nodes(&self) -> Vec<NodeState> {
-        let states = self.links().into_iter().map(|(name, link)| NodeState {
+        let states = self.shared_nodes().into_iter().map(|(name, shared)| NodeState {
             name,
-            is_open: link.breaker.is_open(),
-            openings: link.breaker.openings(),
-            calls: link.calls.read(),
-            charges: link.charges.read(),
+            is_open: shared.breaker.is_open(),
+            openings: shared.breaker.openings(),
+            calls: shared.calls.read(),
+            charges: shared.charges.read(),
         });
         states.collect()
     }
 
     /// Returns the nodes with their names in metrics.
-    fn links(&self) -> Vec<(String, Arc<Link>)> {
+    fn shared_nodes(&self) -> Vec<(String, Arc<SharedNode>)> {
         match &self.topology {
-            Topology::One(node) => vec![(self.label.clone(), node.link.clone())],
+            Topology::One(node) => vec![(self.label.clone(), node.shared.clone())],
             Topology::Cluster(cluster) => {
-                cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
+                cluster.shared_nodes().into_iter().map(|shared| (shared.name.clone(), shared)).collect()
             }
         }
     }
 
     /// Writes the metrics of the nodes.
     pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
-        let links = self.links();
-        let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
+        let shared_nodes = self.shared_nodes();
+        let nodes = || shared_nodes.iter().map(|(label, shared)| ([("node", label.as_str())], shared));
         page.histograms(
             "tollgate_store_call_seconds",
             "Duration of calls to the store, including failed ones",
-            nodes().map(|(label, link)| (label, &link.calls)),
+            nodes().map(|(label, shared)| (label, &shared.calls)),
         );
         page.histograms(
             "tollgate_store_call_charges",
             "Charges in a call to the store",
-            nodes().map(|(label, link)| (label, &link.charges)),
+            nodes().map(|(label, shared)| (label, &shared.charges)),
         );
         page.gauges(
             "tollgate_breaker_open",
             "1 if the circuit breaker of a node is open: the node has failed and isn't asked",
-            nodes().map(|(label, link)| (label, u32::from(link.breaker.is_open()))),
+            nodes().map(|(label, shared)| (label, u32::from(shared.breaker.is_open()))),
         );
         page.counters(
             "tollgate_breaker_openings",
             "Times that the circuit breaker of a node has opened",
-            nodes().map(|(label, link)| (label, link.breaker.openings())),
+            nodes().map(|(label, shared)| (label, shared.breaker.openings())),
         );
         page.counter(
             "tollgate_charges_left_behind",
@@ -294,7 +294,7 @@ impl RedisStore {
     ) -> Result<Value, StoreError> {
         match &self.topology {
             // On the heap, as such calls are rare and their callers many.
-            Topology::One(node) => Box::pin(node.command(&words, Manner::Together, deadline)).await,
+            Topology::One(node) => Box::pin(node.command(&words, SendMode::Together, deadline)).await,
             Topology::Cluster(cluster) => {
                 Box::pin(cluster.command(slot_of(key.as_bytes()), words, deadline)).await
             }
@@ -316,8 +316,8 @@ impl RedisStore {
     pub fn subscribe(&self, channel: String) -> mpsc::Receiver<Bytes> {
         match &self.topology {
             Topology::One(node) => {
-                let link = node.link.clone();
-                channel::subscribe(channel, move || link.config().as_ref().clone())
+                let shared = node.shared.clone();
+                channel::subscribe(channel, move || shared.config().as_ref().clone())
             }
             Topology::Cluster(cluster) => {
                 let cluster = cluster.clone();
@@ -335,7 +335,7 @@ impl RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.topology {
-            Topology::One(node) => node.link.name.clone(),
+            Topology::One(node) => node.shared.name.clone(),
             Topology::Cluster(cluster) => cluster.to_string(),
         };
         f.debug_struct("RedisStore").field("server", &name).finish_non_exhaustive()

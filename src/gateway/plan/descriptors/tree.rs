@@ -39,21 +39,21 @@ struct Branch {
 #[derive(Debug)]
 struct Leaf {
     verdict: Arc<Verdict>,
-    limit: Option<Arc<Rule>>,
+    rule: Option<Arc<Rule>>,
 }
 
 impl EntryLevel {
-    /// Prepares the entries of a level. The limits of the configuration are `limits`, by name.
-    pub(super) fn new(entries: &[DescriptorEntry], limits: &BTreeMap<String, Arc<Rule>>) -> Self {
+    /// Prepares the entries of a level. The rules of the limits are `rules`, by name.
+    pub(super) fn new(entries: &[DescriptorEntry], rules: &BTreeMap<String, Arc<Rule>>) -> Self {
         let mut level = Self::default();
         for entry in entries {
             let leaf = entry.verdict.as_ref().map(|verdict| Leaf {
                 verdict: verdict.clone(),
-                limit: verdict.limit.as_ref().map(|name| limits[name].clone()),
+                rule: verdict.limit.as_ref().map(|name| rules[name].clone()),
             });
             let shared =
                 entry.value.as_ref().filter(|_| entry.shares).map(|value| value.to_string().into_bytes());
-            let branch = Branch { leaf, below: Self::new(&entry.entries, limits), shared };
+            let branch = Branch { leaf, below: Self::new(&entry.entries, rules), shared };
             let key = entry.key.clone().into_bytes();
             match &entry.value {
                 None => drop(level.any.insert(key, branch)),
@@ -85,15 +85,14 @@ impl EntryLevel {
             values.push(branch.shared.as_deref().unwrap_or(value));
             (level, leaf) = (&branch.below, branch.leaf.as_ref());
         }
-        let Leaf { verdict, limit } =
-            leaf.filter(|leaf| leaf.limit.is_some() || descriptor.rate.is_none())?;
-        let terms = limit.as_ref().map(|limit| {
+        let Leaf { verdict, rule } = leaf.filter(|leaf| leaf.rule.is_some() || descriptor.rate.is_none())?;
+        let terms = rule.as_ref().map(|rule| {
             // A key may come twice, so the place of the part counts.
-            let parts = &limit.config().key;
+            let parts = &rule.config().key;
             let place = |part: &KeyPart| parts.iter().position(|own| ptr::eq(own, part));
             let value = |part: &KeyPart| place(part).map(|place| values[place]);
-            (limit.clone(), limit.terms_of_descriptor(value, descriptor.hits, descriptor.rate))
+            (rule.clone(), rule.terms_of_descriptor(value, descriptor.hits, descriptor.rate))
         });
-        Some(DescriptorPlan { limits: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
+        Some(DescriptorPlan { rules: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
     }
 }

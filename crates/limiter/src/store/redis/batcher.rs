@@ -40,7 +40,7 @@ use super::{
     call::{self, FailedCall},
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
-    node::Link,
+    node::SharedNode,
     releases::Releases,
     round_trip::CALLS_MOST,
     slots::is_redirection,
@@ -61,12 +61,12 @@ const LANES_KEPT: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) slot: u16,
-    pub(super) manner: Manner,
+    pub(super) mode: SendMode,
 }
 
-/// The way in which operations on a slot are sent.
+/// How operations on a slot are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Manner {
+pub(super) enum SendMode {
     /// Waiting operations go in one call.
     Together,
     /// Each operation is a call: the slot is moving, and the server may have only some of the buckets.
@@ -77,7 +77,7 @@ pub(super) enum Manner {
 
 /// One thread's connection, and the operations that wait for its next calls.
 pub(super) struct Batcher {
-    pub(super) link: Arc<Link>,
+    pub(super) shared: Arc<SharedNode>,
     /// The thread's, where the calls are made, wherever an operation comes from.
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
@@ -193,8 +193,8 @@ fn is_of_replica(error: &Error) -> bool {
 }
 
 impl Batcher {
-    pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
-        let connection = ArcSwap::from_pointee(Connection::start(&link.config(), Arc::downgrade(&link)));
+    pub(super) fn start(shared: Arc<SharedNode>) -> Arc<Self> {
+        let connection = ArcSwap::from_pointee(Connection::start(&shared.config(), Arc::downgrade(&shared)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
         let (timeouts, silence, queue, releases, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
@@ -203,7 +203,7 @@ impl Batcher {
         Arc::new_cyclic(|batcher| {
             let call_task = runtime.spawn(make_calls(batcher.clone(), Arc::clone(&wake))).abort_handle();
             Self {
-                link,
+                shared,
                 runtime,
                 connection,
                 timeouts,
@@ -254,20 +254,21 @@ impl Batcher {
     /// Starts again with another connection.
     pub(super) fn reconnect(&self) {
         let _in_runtime = self.runtime.enter();
-        self.connection.store(Arc::new(Connection::start(&self.link.config(), Arc::downgrade(&self.link))));
+        self.connection
+            .store(Arc::new(Connection::start(&self.shared.config(), Arc::downgrade(&self.shared))));
     }
 
     /// Goes over to another connection, soon, if it can be made: the old one is used until then.
     pub(super) fn go_over(self: &Arc<Self>) {
         let batcher = self.clone();
-        self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config()).await });
+        self.runtime.spawn(async move { batcher.go_over_to(&batcher.shared.config()).await });
     }
 
     /// Goes over to what may be another server. Returns whether it could be reached, with the login that holds now.
     pub(super) async fn go_over_to(&self, config: &Config) -> bool {
-        let connection = Connection::start(config, Arc::downgrade(&self.link));
+        let connection = Connection::start(config, Arc::downgrade(&self.shared));
         let is_connected = connection.connected(Instant::now() + CONNECT_TIMEOUT).await.is_ok();
-        let current = self.link.config();
+        let current = self.shared.config();
         let has_login = (&config.username, &config.password) == (&current.username, &current.password);
         if is_connected && has_login {
             self.connection.store(Arc::new(connection));
@@ -282,7 +283,7 @@ impl Batcher {
         }
         let batcher = self.clone();
         self.runtime.spawn(async move {
-            batcher.go_over_to(&batcher.link.config()).await;
+            batcher.go_over_to(&batcher.shared.config()).await;
             sleep(LOOK_EVERY).await;
             batcher.looks.store(false, Relaxed);
         });
@@ -321,7 +322,7 @@ impl Batcher {
 
     /// Returns until when an operation can just be waited for.
     fn patience(self: &Arc<Self>, lane: Lane, number: u64, deadline: Instant) -> Instant {
-        let round_trip = &self.link.round_trip;
+        let round_trip = &self.shared.round_trip;
         if !round_trip.is_far() {
             return deadline;
         }
@@ -332,7 +333,7 @@ impl Batcher {
     /// Has what waits in the lane sent behind the calls in flight, if the operation of this number is still there, and
     /// there is room. Returns when to look again.
     fn hasten(self: &Arc<Self>, lane: Lane, number: u64, deadline: Instant) -> Instant {
-        let (pace, now) = (self.link.round_trip.pace(), Instant::now());
+        let (pace, now) = (self.shared.round_trip.pace(), Instant::now());
         let mut queue = self.queue.lock();
         let Some(list) = queue.lanes.get_mut(&lane).filter(|list| number >= list.left) else {
             return deadline;
@@ -354,18 +355,18 @@ impl Batcher {
 
     /// Counts a request that wasn't answered in time. Logs it now and then, with the time that a round trip takes.
     fn note_late(self: &Arc<Self>) {
-        let Some(late) = self.link.late.note() else { return };
+        let Some(late) = self.shared.late.note() else { return };
         let batcher = self.clone();
         self.runtime.spawn(async move {
-            let (link, sent) = (&batcher.link, Instant::now());
+            let (shared, sent) = (&batcher.shared, Instant::now());
             let is_there = batcher.connection().ping(CONNECT_TIMEOUT).await.is_ok();
-            link.say_late(late, is_there.then(|| sent.elapsed()));
+            shared.say_late(late, is_there.then(|| sent.elapsed()));
         });
     }
 
     /// Does an operation in the lane's next call, unless the server is away or too many wait.
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
-        if self.link.breaker.is_open() {
+        if self.shared.breaker.is_open() {
             self.note_undone(operation);
         } else if let Err(waiting) = self.enqueue(lane, Waiting { operation, answer: None }) {
             self.note_undone(waiting.operation);
@@ -426,28 +427,28 @@ impl Batcher {
             for waiting in &batch {
                 call.push(&waiting.operation);
             }
-            let answer = call::run(&self.connection(), &call, lane.manner, sent, self.link.timeout).await;
+            let answer = call::run(&self.connection(), &call, lane.mode, sent, self.shared.timeout).await;
             let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
             let took = sent.elapsed();
-            self.link.calls.observe_time(took);
+            self.shared.calls.observe_time(took);
             if answer.is_ok() {
-                self.link.round_trip.observe(took);
+                self.shared.round_trip.observe(took);
             }
-            self.link.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
+            self.shared.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
             if let Err(error) = &answer {
                 self.note_trouble(error);
             }
-            self.link.note(&self, &answer, sent);
+            self.shared.note(&self, &answer, sent);
             self.distribute(lane, batch, &call, answer);
         }
     }
 
     /// Logs what the server says of a call, and looks for another primary if the server isn't one.
     fn note_trouble(self: &Arc<Self>, error: &StoreError) {
-        let in_cluster = self.link.cluster().is_some();
+        let in_cluster = self.shared.cluster().is_some();
         match error {
             StoreError::Answer(error) if !is_redirection(error) => {
-                self.link.trouble.say_error(error);
+                self.shared.trouble.say_error(error);
                 if is_of_replica(error) && !in_cluster {
                     self.look_for_primary();
                 }
@@ -455,9 +456,9 @@ impl Batcher {
             // In a Cluster, a slot that has gone to another node isn't trouble.
             StoreError::Answer(_) if !in_cluster => {
                 let remedy = "write `store.url` with redis-cluster://";
-                self.link.trouble.say(&format!("it has only some slots of a Cluster: {remedy}"));
+                self.shared.trouble.say(&format!("it has only some slots of a Cluster: {remedy}"));
             }
-            StoreError::Malformed => self.link.trouble.say(&error.to_string()),
+            StoreError::Malformed => self.shared.trouble.say(&error.to_string()),
             // A broken connection says why by itself, and a timeout has no cause to tell.
             _ => {}
         }
@@ -468,8 +469,8 @@ impl Batcher {
     async fn begin(&self) {
         let connection = self.connection();
         tokio::select! {
-            _ = connection.connected(Instant::now() + self.link.timeout) => {}
-            () = self.link.breaker.opened() => {}
+            _ = connection.connected(Instant::now() + self.shared.timeout) => {}
+            () = self.shared.breaker.opened() => {}
         }
     }
 
@@ -483,7 +484,7 @@ impl Batcher {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
-        let most = if turn.lane.manner == Manner::Together { CALL_CHARGES } else { 1 };
+        let most = if turn.lane.mode == SendMode::Together { CALL_CHARGES } else { 1 };
         let mut batch = Vec::new();
         let mut charges = 0;
         while let Some(next) = list.waiting.front() {
@@ -525,7 +526,7 @@ impl Batcher {
         answer: Result<ScriptReply, StoreError>,
     ) {
         if let Some(ahead_ms) = answer.as_ref().ok().and_then(|answer| call.ahead_ms(answer)) {
-            self.link.trouble.say_ahead(ahead_ms);
+            self.shared.trouble.say_ahead(ahead_ms);
         }
         let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
         let replies = match decoded {
@@ -584,7 +585,7 @@ impl Batcher {
     /// Logs why a single operation of a call failed.
     fn failed(&self, operation: &Operation, text: String) -> StoreError {
         let error = Error::new(ErrorKind::Unknown, text);
-        self.link.trouble.say_error_of(operation, &error);
+        self.shared.trouble.say_error_of(operation, &error);
         StoreError::Answer(error)
     }
 }

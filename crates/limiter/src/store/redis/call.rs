@@ -11,7 +11,7 @@ use crate::store::script::{self, Call, ScriptReply};
 
 use super::{
     StoreError,
-    batcher::Manner,
+    batcher::SendMode,
     connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
 };
 
@@ -42,14 +42,14 @@ pub(super) type Answered = (Value, Option<Error>);
 pub(super) async fn run(
     connection: &Connection,
     call: &Call,
-    manner: Manner,
+    mode: SendMode,
     sent: Instant,
     timeout: Duration,
 ) -> Result<ScriptReply, FailedCall> {
     let (keys, list) = call.encode();
     let sha = Bytes::from_static(script::SHA.as_bytes());
     let source = Bytes::from_static(script::SOURCE.as_bytes());
-    let by_sha = send(connection, manner, "EVALSHA", values(sha, &keys, list.clone()), timeout).await;
+    let by_sha = send(connection, mode, "EVALSHA", values(sha, &keys, list.clone()), timeout).await;
     let answer = match by_sha {
         // Nothing ran. EVAL loads the script, too.
         Err(error) if error.details().starts_with("NOSCRIPT") => {
@@ -58,11 +58,11 @@ pub(super) async fn run(
             if left < took.max(SHORTEST_WAIT) {
                 // The answer to another call would come too late. The next ones find the script.
                 let (keys, list) = Call::default().encode();
-                let load = send(connection, manner, "EVAL", values(source, &keys, list), CONNECT_TIMEOUT);
+                let load = send(connection, mode, "EVAL", values(source, &keys, list), CONNECT_TIMEOUT);
                 drop(Box::pin(load).await);
                 return Err(StoreError::Timeout.into());
             }
-            Box::pin(send(connection, manner, "EVAL", values(source, &keys, list), left)).await
+            Box::pin(send(connection, mode, "EVAL", values(source, &keys, list), left)).await
         }
         answer => answer,
     };
@@ -76,18 +76,18 @@ pub(super) async fn run(
 
 async fn send(
     connection: &Connection,
-    manner: Manner,
+    mode: SendMode,
     name: &'static str,
     arguments: Vec<Value>,
     wait: Duration,
 ) -> Result<Answered, Error> {
     let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
-    let answer = match manner {
-        Manner::Together | Manner::Alone => match &connection.replicas {
+    let answer = match mode {
+        SendMode::Together | SendMode::Alone => match &connection.replicas {
             None => connection.send(command, arguments, wait).await,
             Some(replicas) => return Box::pin(replicas.send(connection, command, arguments, wait)).await,
         },
-        Manner::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
+        SendMode::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
     };
     answer.map(|answer| (answer, None))
 }

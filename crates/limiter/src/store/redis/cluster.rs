@@ -34,9 +34,9 @@ use tokio::{
 
 use super::{
     Operation, Reply, StoreError, Value,
-    batcher::{Lane, Manner},
+    batcher::{Lane, SendMode},
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
-    node::{Link, Node},
+    node::{Node, SharedNode},
     round_trip::RoundTrip,
     slots::{Map, Range, SLOTS, read_ranges, slot_of},
     trouble::Trouble,
@@ -130,14 +130,14 @@ impl Cluster {
             _ => false,
         };
         let mut runs = map.owners.chunk_by(same).map(|run| run[0].as_ref());
-        !map.owners.is_empty() && runs.all(|owner| owner.is_some_and(|node| node.link.answers()))
+        !map.owners.is_empty() && runs.all(|owner| owner.is_some_and(|node| node.shared.answers()))
     }
 
     /// All nodes that are known, by name.
-    pub(super) fn links(&self) -> Vec<Arc<Link>> {
-        let mut links: Vec<_> = self.nodes.lock().values().map(|node| node.link.clone()).collect();
-        links.sort_by(|one, other| one.name.cmp(&other.name));
-        links
+    pub(super) fn shared_nodes(&self) -> Vec<Arc<SharedNode>> {
+        let mut shared_nodes: Vec<_> = self.nodes.lock().values().map(|node| node.shared.clone()).collect();
+        shared_nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        shared_nodes
     }
 
     /// Does an operation on buckets of one slot.
@@ -147,9 +147,9 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let slot = slot_of(operation.bucket());
-        self.visit(slot, deadline, |node, manner| {
+        self.visit(slot, deadline, |node, mode| {
             let operation = operation.clone();
-            async move { node.operate(Lane { slot, manner }, operation, deadline)?.await }
+            async move { node.operate(Lane { slot, mode }, operation, deadline)?.await }
         })
         .await
     }
@@ -160,7 +160,7 @@ impl Cluster {
         // A slot without an owner may have one again when a release is repeated.
         let Some(node) = owner.or_else(|| self.nodes.lock().values().next().cloned()) else { return };
         let (Some(cluster), Some(batcher)) = (self.me.upgrade(), node.any_batcher()) else { return };
-        if node.link.breaker.is_open() {
+        if node.shared.breaker.is_open() {
             batcher.note_undone(operation);
             return;
         }
@@ -187,9 +187,9 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<Value, StoreError> {
         let words: Arc<[Bytes]> = words.into();
-        self.visit(slot, deadline, |node, manner| {
+        self.visit(slot, deadline, |node, mode| {
             let words = words.clone();
-            async move { node.command(&words, manner, deadline).await }
+            async move { node.command(&words, mode, deadline).await }
         })
         .await
     }
@@ -197,9 +197,9 @@ impl Cluster {
     /// Access to any of the servers that seems well.
     pub(super) fn any(&self) -> Config {
         let well: Vec<_> =
-            self.nodes.lock().values().filter(|node| !node.link.breaker.is_open()).cloned().collect();
+            self.nodes.lock().values().filter(|node| !node.shared.breaker.is_open()).cloned().collect();
         match fastrand::choice(&well) {
-            Some(node) => node.link.config().as_ref().clone(),
+            Some(node) => node.shared.config().as_ref().clone(),
             None => self.access().to(&self.seeds[fastrand::usize(..self.seeds.len())]),
         }
     }
@@ -209,7 +209,7 @@ impl Cluster {
         &self,
         slot: u16,
         deadline: Instant,
-        ask: impl Fn(Arc<Node>, Manner) -> Asked,
+        ask: impl Fn(Arc<Node>, SendMode) -> Asked,
     ) -> Result<T, StoreError> {
         self.join();
         let owner = || self.map.load().owner(slot).cloned();
@@ -221,18 +221,18 @@ impl Cluster {
             self.refresh_soon();
             return Err(StoreError::Open);
         };
-        let mut manner = Manner::Together;
+        let mut mode = SendMode::Together;
         for _ in 0..SENT_ON_MOST {
-            let error = match ask(node.clone(), manner).await {
+            let error = match ask(node.clone(), mode).await {
                 Err(StoreError::Answer(error)) => error,
                 answer => return answer,
             };
-            let sent_on = timeout_at(deadline, self.send_on(slot, &node, manner, &error)).await;
+            let sent_on = timeout_at(deadline, self.send_on(slot, &node, mode, &error)).await;
             let Some(next) = sent_on.unwrap_or(None) else { return Err(StoreError::Answer(error)) };
-            (node, manner) = next;
+            (node, mode) = next;
             node.connected(deadline).await?;
         }
-        ask(node, manner).await
+        ask(node, mode).await
     }
 
     /// Returns the node to send an operation to after this answer, if there is one. The answer proves that nothing has run.
@@ -240,28 +240,28 @@ impl Cluster {
         &self,
         slot: u16,
         from: &Arc<Node>,
-        manner: Manner,
+        mode: SendMode,
         error: &Error,
-    ) -> Option<(Arc<Node>, Manner)> {
+    ) -> Option<(Arc<Node>, SendMode)> {
         let mut words = error.details().split(' ');
         let word = words.next()?;
         match word {
             "MOVED" => {
                 self.refresh_soon();
                 let node = self.node_at(&self.referred(words.nth(1)?, from)?)?;
-                Some((node, Manner::Together))
+                Some((node, SendMode::Together))
             }
             // Of several keys only some have moved yet. Each operation by itself may have better luck. Redis 6.2 then
             // says ASK, too: obeyed by all of a call, it would give a key that hasn't moved a second count.
-            "ASK" | "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
-            "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?)?, Manner::Asking)),
+            "ASK" | "TRYAGAIN" if mode == SendMode::Together => Some((from.clone(), SendMode::Alone)),
+            "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?)?, SendMode::Asking)),
             // It has lost its place. Another node may have taken it.
             "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" => {
                 // It goes on when this operation's time is up.
                 self.refresh_soon();
                 self.refresh().await.ok()?;
                 let owner = self.map.load().owner(slot).cloned()?;
-                (!Arc::ptr_eq(&owner, from)).then_some((owner, Manner::Together))
+                (!Arc::ptr_eq(&owner, from)).then_some((owner, SendMode::Together))
             }
             _ => None,
         }
@@ -271,7 +271,7 @@ impl Cluster {
     fn referred(&self, written: &str, from: &Node) -> Option<Endpoint> {
         let (host, port) = written.rsplit_once(':')?;
         let host = if host.is_empty() || host == "?" {
-            from.link.config().server.hosts().first()?.host.to_string()
+            from.shared.config().server.hosts().first()?.host.to_string()
         } else {
             host.to_owned()
         };
@@ -352,13 +352,13 @@ impl Cluster {
     async fn read_slots(&self) -> Result<Vec<Range>, StoreError> {
         let mut known: Vec<_> =
             self.nodes.lock().iter().map(|(at, node)| (at.clone(), node.clone())).collect();
-        known.retain(|(_, node)| !node.link.breaker.is_open());
+        known.retain(|(_, node)| !node.shared.breaker.is_open());
         fastrand::shuffle(&mut known);
         for (endpoint, node) in known {
             let words = [Bytes::from_static(b"CLUSTER"), Bytes::from_static(b"SLOTS")];
             let deadline = Instant::now() + SLOTS_WAIT;
             if node.connected(deadline).await.is_ok()
-                && let Ok(answer) = node.command(&words, Manner::Together, deadline).await
+                && let Ok(answer) = node.command(&words, SendMode::Together, deadline).await
                 && let Some(ranges) = read_ranges(answer, &endpoint.host)
             {
                 return Ok(ranges);
@@ -448,13 +448,13 @@ mod tests {
         let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port }).unwrap();
         let (from, to) = (at(1), at(2));
         let error = Error::new(fred::error::ErrorKind::Cluster, "ASK 7 127.0.0.1:2");
-        for (manner, next, then) in [
-            (Manner::Together, &from, Manner::Alone),
-            (Manner::Alone, &to, Manner::Asking),
-            (Manner::Asking, &to, Manner::Asking),
+        for (mode, next, then) in [
+            (SendMode::Together, &from, SendMode::Alone),
+            (SendMode::Alone, &to, SendMode::Asking),
+            (SendMode::Asking, &to, SendMode::Asking),
         ] {
-            let (node, sent) = cluster.send_on(7, &from, manner, &error).await.unwrap();
-            assert!(Arc::ptr_eq(&node, next) && sent == then, "{manner:?}: {sent:?} to {}", node.link.name);
+            let (node, sent) = cluster.send_on(7, &from, mode, &error).await.unwrap();
+            assert!(Arc::ptr_eq(&node, next) && sent == then, "{mode:?}: {sent:?} to {}", node.shared.name);
         }
     }
 

@@ -30,7 +30,7 @@ use tokio::{
 
 use super::{
     StoreError,
-    node::Link,
+    node::SharedNode,
     replicas::Replicas,
     tls::ClientTls,
     trouble::told,
@@ -118,20 +118,20 @@ struct LastServer {
 }
 
 impl Connection {
-    /// Returns a connection that is restored whenever it breaks. The link learns why it can't be made.
-    pub(super) fn start(config: &Config, link: Weak<Link>) -> Self {
+    /// Returns a connection that is restored whenever it breaks. The node learns why it can't be made.
+    pub(super) fn start(config: &Config, shared: Weak<SharedNode>) -> Self {
         let mut builder = builder(config.clone());
         let (least, most) = RECONNECT_MS;
         let mut policy = ReconnectPolicy::new_exponential(0, least, most, 2);
         policy.set_jitter(RECONNECT_JITTER_MS);
         builder.set_policy(policy);
-        let replicas = link.upgrade().and_then(|link| link.replicas.get().cloned());
+        let replicas = shared.upgrade().and_then(|shared| shared.replicas.get().cloned());
         let mut connection = Self::run(&builder, move |error, server| {
-            let link = link.upgrade().ok_or_else(Error::new_canceled)?;
+            let shared = shared.upgrade().ok_or_else(Error::new_canceled)?;
             // The client names the server whose connection was lost, and none if it couldn't make one.
             match server {
-                Some(_) => link.trouble.say_error(&error),
-                None => link.note_unreachable(error),
+                Some(_) => shared.trouble.say_error(&error),
+                None => shared.note_unreachable(error),
             }
             Ok(())
         });

@@ -26,7 +26,7 @@ impl RedisStore {
         let answer = self.command(&set, words, deadline).await;
         if let Err(StoreError::Answer(error)) = &answer {
             let trouble = match &self.topology {
-                Topology::One(node) => &node.link.trouble,
+                Topology::One(node) => &node.shared.trouble,
                 Topology::Cluster(cluster) => &cluster.trouble,
             };
             trouble.say_error_with("the gateways that share the limits can't be counted", error);

@@ -16,7 +16,7 @@ use super::{
     batcher::Batcher,
     cluster::Cluster,
     connection::Connection,
-    node::Link,
+    node::SharedNode,
     url::{RedisServers, RedisUrl},
 };
 
@@ -58,7 +58,7 @@ impl RedisStore {
             return;
         }
         match &self.topology {
-            Topology::One(node) => node.link.log_in(url),
+            Topology::One(node) => node.shared.log_in(url),
             Topology::Cluster(cluster) => cluster.log_in(url),
         }
     }
@@ -68,15 +68,15 @@ impl Cluster {
     fn log_in(&self, url: &RedisUrl) {
         let mut access = self.access().as_ref().clone();
         access.base = url.logged_in(&access.base);
-        // Nodes that are discovered from here on have it, and those before are among the links.
+        // Nodes that are discovered from here on have it, and those before are among these.
         self.set_access(access);
-        for link in self.links() {
-            link.log_in(url);
+        for shared in self.shared_nodes() {
+            shared.log_in(url);
         }
     }
 }
 
-impl Link {
+impl SharedNode {
     fn log_in(&self, url: &RedisUrl) {
         self.set_config(url.logged_in(&self.config()));
         for batcher in self.batchers() {
@@ -89,14 +89,14 @@ impl Link {
 /// Replaces a connection by one with this login, as soon as the server accepts that, unless there is a newer login.
 async fn go_over(batcher: Weak<Batcher>, config: Arc<Config>) {
     while let Some(batcher) = batcher.upgrade() {
-        if !Arc::ptr_eq(&config, &batcher.link.config()) {
+        if !Arc::ptr_eq(&config, &batcher.shared.config()) {
             return;
         }
         // A connection that is kept would try a rejected login many times a second.
         match Connection::once(&config).made().await {
             Ok(()) if batcher.go_over_to(&config).await => return,
             Err(StoreError::Connection(error) | StoreError::Answer(error)) => {
-                batcher.link.trouble.say_error(&error);
+                batcher.shared.trouble.say_error(&error);
             }
             Ok(()) | Err(_) => {}
         }

@@ -26,7 +26,7 @@ use crate::{metrics::Histogram, store::script::Call};
 use self::probe::{Probing, probe};
 use super::{
     Operation, Reply, StoreError,
-    batcher::{Batcher, Lane, Manner},
+    batcher::{Batcher, Lane, SendMode},
     breaker::Breaker,
     call,
     cluster::Cluster,
@@ -42,14 +42,14 @@ const LAZY_EXPIRE: &str = "lazyfree-lazy-expire";
 
 /// A server, and this process's connections to it.
 pub(super) struct Node {
-    pub(super) link: Arc<Link>,
+    pub(super) shared: Arc<SharedNode>,
     batchers: ThreadLocal<ArcSwap<Batcher>>,
     /// The time at which the node was discovered.
     pub(super) since: Instant,
 }
 
-/// A server as all threads see it.
-pub(super) struct Link {
+/// What the threads share of a node.
+pub(super) struct SharedNode {
     pub(super) name: String,
     config: ArcSwap<Config>,
     key_prefix: Arc<str>,
@@ -87,7 +87,7 @@ impl Node {
         let (breaker, late, is_met, batchers, replicas) = Default::default();
         let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
-        let link = Link {
+        let shared = SharedNode {
             name,
             config: ArcSwap::from_pointee(config),
             key_prefix,
@@ -105,28 +105,28 @@ impl Node {
             settings_seen,
             replicas,
         };
-        Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
+        Self { shared: Arc::new(shared), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
     /// Connects this thread, which must run a tokio runtime, and loads the script. Gives up when the breaker opens, as it
     /// does if the server refuses the connection.
     pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
-        let (link, connection) = (&self.link, self.batcher().connection());
+        let (shared, connection) = (&self.shared, self.batcher().connection());
         let connect = async {
             connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
             // Boxed, because it is large and runs once.
-            Box::pin(link.test(&connection)).await;
+            Box::pin(shared.test(&connection)).await;
             let sent = Instant::now();
-            call::run(&connection, &Call::default(), Manner::Together, sent, CONNECT_TIMEOUT).await?;
-            link.meet();
+            call::run(&connection, &Call::default(), SendMode::Together, sent, CONNECT_TIMEOUT).await?;
+            shared.meet();
             Ok::<_, StoreError>(sent.elapsed())
         };
-        link.round_trip.observe(tokio::select! {
+        shared.round_trip.observe(tokio::select! {
             biased;
             connected = connect => connected?,
-            () = link.breaker.opened() => return Err(StoreError::Open),
+            () = shared.breaker.opened() => return Err(StoreError::Open),
         });
-        link.warn_of_settings(&connection).await;
+        shared.warn_of_settings(&connection).await;
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Node {
         tokio::select! {
             biased;
             connected = connection.connected(deadline) => connected,
-            () = self.link.breaker.opened() => Err(StoreError::Open),
+            () = self.shared.breaker.opened() => Err(StoreError::Open),
         }
     }
 
@@ -147,7 +147,7 @@ impl Node {
         operation: Operation,
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>> + use<>, StoreError> {
-        if self.link.breaker.is_open() {
+        if self.shared.breaker.is_open() {
             return Err(StoreError::Open);
         }
         let own = self.batcher();
@@ -164,18 +164,18 @@ impl Node {
 
     /// Returns true if no operation waits or is in flight on any thread.
     pub(super) fn is_idle(&self) -> bool {
-        self.link.batchers().iter().all(|batcher| batcher.is_idle())
+        self.shared.batchers().iter().all(|batcher| batcher.is_idle())
     }
 
     /// Runs one command, once.
     pub(super) async fn command(
         &self,
         words: &[Bytes],
-        manner: Manner,
+        mode: SendMode,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let link = &self.link;
-        if link.breaker.is_open() {
+        let shared = &self.shared;
+        if shared.breaker.is_open() {
             return Err(StoreError::Open);
         }
         let Some((name, arguments)) = words.split_first() else { return Err(StoreError::Malformed) };
@@ -191,12 +191,12 @@ impl Node {
             return Err(StoreError::Timeout);
         }
         let sent = Instant::now();
-        let answer = match manner {
-            Manner::Asking => connection.send_asking(command, arguments, wait).await,
-            Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
+        let answer = match mode {
+            SendMode::Asking => connection.send_asking(command, arguments, wait).await,
+            SendMode::Together | SendMode::Alone => connection.send(command, arguments, wait).await,
         };
         let answer = answer.map_err(failure);
-        link.note(&batcher, &answer, sent);
+        shared.note(&batcher, &answer, sent);
         answer
     }
 
@@ -224,31 +224,31 @@ impl Node {
         if own.is_connected() || !own.has_begun() {
             return own;
         }
-        self.link.batchers().into_iter().find(|other| other.is_connected()).unwrap_or(own)
+        self.shared.batchers().into_iter().find(|other| other.is_connected()).unwrap_or(own)
     }
 
     /// Returns a usable batcher, or if this thread runs no runtime, another thread's.
     pub(super) fn any_batcher(&self) -> Option<Arc<Batcher>> {
         match Handle::try_current() {
             Ok(_) => Some(self.usable_batcher()),
-            Err(_) => self.link.batchers().into_iter().max_by_key(|batcher| batcher.is_connected()),
+            Err(_) => self.shared.batchers().into_iter().max_by_key(|batcher| batcher.is_connected()),
         }
     }
 
     fn start_batcher(&self) -> Arc<Batcher> {
         // Within the lock, so that one with an older login is among them when that is replaced.
-        let mut batchers = self.link.batchers.lock();
-        let batcher = Batcher::start(self.link.clone());
+        let mut batchers = self.shared.batchers.lock();
+        let batcher = Batcher::start(self.shared.clone());
         batchers.retain(|other| other.upgrade().is_some_and(|other| !other.has_ended()));
-        if batchers.is_empty() && self.link.config().server.is_sentinel() {
-            tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
+        if batchers.is_empty() && self.shared.config().server.is_sentinel() {
+            tokio::spawn(sentinel::watch(Arc::downgrade(&self.shared)));
         }
         batchers.push(Arc::downgrade(&batcher));
         batcher
     }
 }
 
-impl Link {
+impl SharedNode {
     /// Returns the settings of new connections.
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.load_full()

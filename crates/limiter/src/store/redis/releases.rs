@@ -82,7 +82,7 @@ impl Pending {
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
         sleep(REPEAT_EVERY).await;
-        let has_store = batcher.link.cluster().is_some() || Arc::strong_count(&batcher) > 1;
+        let has_store = batcher.shared.cluster().is_some() || Arc::strong_count(&batcher) > 1;
         let leases = batcher.releases.next();
         if leases.is_empty() || !has_store {
             return;
@@ -99,10 +99,10 @@ async fn repeat(batcher: Arc<Batcher>) {
 
 async fn release(batcher: &Arc<Batcher>, lease: &Lease) -> Result<Reply, StoreError> {
     let release = lease.clone().release();
-    let deadline = Instant::now() + batcher.link.timeout;
-    match batcher.link.cluster() {
+    let deadline = Instant::now() + batcher.shared.timeout;
+    match batcher.shared.cluster() {
         Some(cluster) => cluster.operate(&release, deadline).await,
-        None if batcher.link.breaker.is_open() => Err(StoreError::Open),
+        None if batcher.shared.breaker.is_open() => Err(StoreError::Open),
         None => batcher.clone().operate(batcher.deadlines(), LANE, release, deadline)?.await,
     }
 }

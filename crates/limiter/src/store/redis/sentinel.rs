@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     StoreError, channel,
     connection::{CONNECT_TIMEOUT, Connection, failure},
-    node::Link,
+    node::SharedNode,
 };
 
 /// The message by which Sentinels announce a new primary. After it come the service and the addresses of the old and the new one.
@@ -51,10 +51,10 @@ impl Primary {
     }
 }
 
-/// Heeds one of the Sentinels of a link at a time, for as long as there is a link.
-pub(super) async fn watch(link: Weak<Link>) {
+/// Heeds one of the Sentinels of a node at a time, for as long as there is a node.
+pub(super) async fn watch(shared: Weak<SharedNode>) {
     let mut known = None;
-    while let Some(config) = link.upgrade().map(|link| link.config()) {
+    while let Some(config) = shared.upgrade().map(|shared| shared.config()) {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
             return;
         };
@@ -72,12 +72,12 @@ pub(super) async fn watch(link: Weak<Link>) {
             if connection.made().await.is_err() {
                 return;
             }
-            while link.strong_count() > 0
+            while shared.strong_count() > 0
                 && let Ok(named) = ask(&connection, service_name).await
             {
                 if let Some(address) = named.and_then(|named| note(&mut known, named)) {
                     tracing::info!("the store's Sentinels name another primary: {address}");
-                    follow(&link, sentinel.clone());
+                    follow(&shared, sentinel.clone());
                 }
                 let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
                 let text = String::from_utf8_lossy(&message);
@@ -88,7 +88,7 @@ pub(super) async fn watch(link: Weak<Link>) {
                     if let (Some(known), Some((at, _))) = (&mut known, addresses.match_indices(' ').nth(1)) {
                         known.address = addresses[at + 1..].to_owned();
                     }
-                    follow(&link, sentinel.clone());
+                    follow(&shared, sentinel.clone());
                 }
             }
         };
@@ -128,13 +128,13 @@ fn note(known: &mut Option<Primary>, named: Primary) -> Option<String> {
 }
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
-fn follow(link: &Weak<Link>, sentinel: Server) {
-    let Some(link) = link.upgrade() else { return };
-    let mut config = link.config().as_ref().clone();
+fn follow(shared: &Weak<SharedNode>, sentinel: Server) {
+    let Some(shared) = shared.upgrade() else { return };
+    let mut config = shared.config().as_ref().clone();
     if let ServerConfig::Sentinel { hosts, .. } = &mut config.server {
         *hosts = vec![sentinel];
     }
-    for batcher in link.batchers() {
+    for batcher in shared.batchers() {
         let config = config.clone();
         batcher.runtime.clone().spawn(async move {
             // The old primary may be as well as the new one, and would go on counting.

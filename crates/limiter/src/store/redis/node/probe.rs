@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::store::{
     redis::{
-        batcher::{Batcher, Manner},
+        batcher::{Batcher, SendMode},
         call,
     },
     script::Call,
 };
 
-use super::Link;
+use super::SharedNode;
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A probe waits as long as a call may take, but not less than this.
@@ -30,7 +30,7 @@ const PROBES_FOR_OTHERS: u32 = 3;
 
 /// The breaker is closed with it: also where the probes end with their runtime, for the next call that fails
 /// has others begin.
-pub(super) struct Probing(pub(super) Arc<Link>);
+pub(super) struct Probing(pub(super) Arc<SharedNode>);
 
 impl Drop for Probing {
     fn drop(&mut self) {
@@ -40,23 +40,23 @@ impl Drop for Probing {
 
 /// Asks the server for a sign of life, on all connections, until it gives one; then closes the breaker.
 pub(super) async fn probe(probing: Probing) {
-    let link = probing.0.clone();
+    let shared = probing.0.clone();
     let since = Instant::now();
     let (mut answered, mut failed) = (0, 0);
     loop {
         let (well, silent): (Vec<_>, Vec<_>) =
-            probe_all(&link).await.into_iter().partition(|probed| probed.answers);
+            probe_all(&shared).await.into_iter().partition(|probed| probed.answers);
         if !well.is_empty() {
             answered += 1;
             if silent.is_empty() || answered > PROBES_FOR_OTHERS {
-                link.trouble.forget();
-                link.meet();
+                shared.trouble.forget();
+                shared.meet();
                 drop(probing);
-                let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
+                let (server, after_ms) = (&shared.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
                 // It may be the first time.
-                Box::pin(link.test(&well[0].batcher.connection())).await;
-                link.warn_of_settings(&well[0].batcher.connection()).await;
+                Box::pin(shared.test(&well[0].batcher.connection())).await;
+                shared.warn_of_settings(&well[0].batcher.connection()).await;
                 return;
             }
             // The server is well: it is the connection that isn't.
@@ -68,7 +68,7 @@ pub(super) async fn probe(probing: Probing) {
             failed += 1;
             silent.iter().filter(|probed| probed.has_had_its_time(failed)).for_each(Probed::replace);
             if failed.is_multiple_of(PROBES_PER_LOOK) {
-                link.ask_cluster();
+                shared.ask_cluster();
             }
         }
         drop((well, silent));
@@ -85,11 +85,11 @@ struct Probed {
 }
 
 /// A probe is a call without operations: a server may answer PING and no script, as while writes are paused.
-async fn probe_all(link: &Link) -> Vec<Probed> {
-    let probes = link.batchers().into_iter().map(|batcher| async {
-        let (connection, wait) = (batcher.connection(), link.timeout.max(PROBE_WAIT));
+async fn probe_all(shared: &SharedNode) -> Vec<Probed> {
+    let probes = shared.batchers().into_iter().map(|batcher| async {
+        let (connection, wait) = (batcher.connection(), shared.timeout.max(PROBE_WAIT));
         let answers =
-            call::run(&connection, &Call::default(), Manner::Together, Instant::now(), wait).await.is_ok();
+            call::run(&connection, &Call::default(), SendMode::Together, Instant::now(), wait).await.is_ok();
         Probed { batcher, answers, is_connected: connection.is_connected() }
     });
     join_all(probes).await
