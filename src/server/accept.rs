@@ -33,15 +33,28 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The interval at which an ongoing problem is logged.
 const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The slots for connections: `max_connections`, and some for clients that get a 503.
+/// The slots for connections, for clients and for callers of `[decisions]`, so that neither take those of the others: `max_connections`
+/// each, and some for those that get a 503.
 pub(super) struct ConnectionSlots {
-    taken: AtomicUsize,
+    of_clients: SlotCounts,
+    of_callers: SlotCounts,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     changes: Notify,
 }
 
+#[derive(Default)]
+struct SlotCounts {
+    /// Those of open connections, and those of listeners that wait for their next connection.
+    taken: AtomicUsize,
+    open: AtomicUsize,
+}
+
 /// A slot for a connection, in use until it is dropped.
-pub(super) struct ConnectionSlot(Arc<ConnectionSlots>);
+pub(super) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
+    door: Door,
+    is_open: bool,
+}
 
 /// The acceptors' view of a worker.
 pub(super) struct Inbox {
@@ -55,7 +68,7 @@ pub(super) struct Accepted {
     pub(super) peer: SocketAddr,
     pub(super) door: Door,
     pub(super) guard: ConnectionGuard,
-    /// True if there are already `max_connections` others.
+    /// True if there are already `max_connections` others by this door.
     pub(super) is_surplus: bool,
 }
 
@@ -91,7 +104,7 @@ impl Control {
         loop {
             let next = async {
                 // Beyond all limits, connections wait in the listener's backlog.
-                let slot = self.slots.take().await;
+                let slot = self.slots.take(door).await;
                 (listener.accept().await, slot)
             };
             let (accepted, slot) = select! {
@@ -102,7 +115,7 @@ impl Control {
             match accepted {
                 Ok((stream, peer)) => {
                     self.status.note_accepted();
-                    self.assign(stream, peer, door, slot).await;
+                    self.assign(stream, peer, slot).await;
                 }
                 // The client has already left.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -121,11 +134,11 @@ impl Control {
         // Connections in the backlog are served, since closing the socket would reset them.
         listener.hide();
         for _ in 0..QUEUED_MOST {
-            let slot = self.slots.take().await;
+            let slot = self.slots.take(door).await;
             match listener.accept_waiting().await {
                 Some(Ok((stream, peer))) => {
                     self.status.note_accepted();
-                    self.assign(stream, peer, door, slot).await;
+                    self.assign(stream, peer, slot).await;
                 }
                 Some(Err(_)) => {}
                 None => break,
@@ -133,13 +146,13 @@ impl Control {
         }
     }
 
-    async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
+    async fn assign(&self, stream: ClientStream, peer: SocketAddr, mut slot: ConnectionSlot) {
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
+        let (door, is_surplus) = (slot.door, slot.open());
         let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
-        let is_surplus = self.status.connections() > self.settings.load().clients_most;
         if inbox.accepted.send(Accepted { stream, peer, door, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");
         }
@@ -148,12 +161,27 @@ impl Control {
 
 impl ConnectionSlots {
     pub(super) fn new(settings: Arc<ArcSwap<ConnectionSettings>>) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), settings, changes: Notify::new() })
+        let (of_clients, of_callers) = <(SlotCounts, SlotCounts)>::default();
+        Arc::new(Self { of_clients, of_callers, settings, changes: Notify::new() })
     }
 
-    /// Returns the number of connections.
+    /// Returns the number of slots that are taken.
     pub(super) fn taken(&self) -> usize {
-        self.taken.load(Relaxed)
+        self.of_clients.taken.load(Relaxed) + self.of_callers.taken.load(Relaxed)
+    }
+
+    /// Returns by how many connections their numbers exceed `max_connections`.
+    pub(super) fn surplus(&self) -> usize {
+        let most = self.settings.load().clients_most;
+        let surplus = |counts: &SlotCounts| counts.open.load(Relaxed).saturating_sub(most);
+        surplus(&self.of_clients) + surplus(&self.of_callers)
+    }
+
+    fn counts(&self, door: Door) -> &SlotCounts {
+        match door {
+            Door::Requests => &self.of_clients,
+            Door::Decisions | Door::PlainDecisions => &self.of_callers,
+        }
     }
 
     /// Lets acceptors look at the settings again.
@@ -161,14 +189,14 @@ impl ConnectionSlots {
         self.changes.notify_waiters();
     }
 
-    /// Waits for a free slot and takes it.
-    async fn take(self: &Arc<Self>) -> ConnectionSlot {
+    /// Waits for a free slot of a door and takes it.
+    async fn take(self: &Arc<Self>, door: Door) -> ConnectionSlot {
         loop {
             let changed = self.changes.notified();
             let most = self.settings.load().clients_most + REJECTED_MOST;
             let another = |taken| (taken < most).then_some(taken + 1);
-            if self.taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
-                return ConnectionSlot(self.clone());
+            if self.counts(door).taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
+                return ConnectionSlot { slots: self.clone(), door, is_open: false };
             }
             changed.await;
         }
@@ -178,7 +206,7 @@ impl ConnectionSlots {
     pub(super) async fn all_free(&self) {
         loop {
             let changed = self.changes.notified();
-            if self.taken.load(Relaxed) == 0 {
+            if self.taken() == 0 {
                 return;
             }
             changed.await;
@@ -186,10 +214,23 @@ impl ConnectionSlots {
     }
 }
 
+impl ConnectionSlot {
+    /// Counts its connection as open. Returns true if there are already `max_connections` others.
+    fn open(&mut self) -> bool {
+        self.is_open = true;
+        let others = self.slots.counts(self.door).open.fetch_add(1, Relaxed);
+        others >= self.slots.settings.load().clients_most
+    }
+}
+
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Relaxed);
-        self.0.changes.notify_waiters();
+        let counts = self.slots.counts(self.door);
+        if self.is_open {
+            counts.open.fetch_sub(1, Relaxed);
+        }
+        counts.taken.fetch_sub(1, Relaxed);
+        self.slots.changes.notify_waiters();
     }
 }
 

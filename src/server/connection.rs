@@ -55,8 +55,17 @@ pub(super) struct ClientConnection {
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
-    /// The tasks of HTTP/2 requests.
-    pub(super) streams: TaskTracker,
+    /// The tasks of the worker's HTTP/2 requests.
+    pub(super) streams: WorkerStreams,
+}
+
+/// The tasks of a worker's HTTP/2 requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WorkerStreams {
+    pub(super) of_clients: TaskTracker,
+    /// The calls of those that may ask for decisions. They have no common bound: another proxy may let requests pass that it can't ask
+    /// about, and has a bound of its own.
+    pub(super) of_callers: TaskTracker,
 }
 
 impl ClientConnection {
@@ -117,16 +126,22 @@ impl ClientConnection {
             false => Box::new(Metered::new(stream, connection.watch.clone(), connection.status.clone())),
         };
         let io = TokioIo::new(stream);
-        let streams =
-            StreamExecutor { tasks: connection.streams.clone(), patience: connection.settings.timeouts.idle };
-        let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams);
+        let (all, most) = match connection.door {
+            Door::Decisions | Door::PlainDecisions if is_of_many => {
+                (&connection.streams.of_callers, usize::MAX)
+            }
+            _ => (&connection.streams.of_clients, connection.settings.streams_most),
+        };
+        let streams = StreamExecutor::new(all.clone(), most, connection.settings.timeouts.idle);
+        let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams.clone());
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
+            let streams = streams.clone();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
-                let has_room = !served.is_rejected && served.streams.len() <= served.settings.streams_most;
+                let has_room = !served.is_rejected && streams.has_room();
                 let request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {

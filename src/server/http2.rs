@@ -71,10 +71,26 @@ pub(super) fn builder(
 /// Runs the requests of a connection, each as a task.
 #[derive(Clone, Debug)]
 pub(super) struct StreamExecutor {
-    /// The tasks of all connections of the worker.
-    pub(super) tasks: TaskTracker,
+    /// The tasks of the connection.
+    own: TaskTracker,
+    /// The tasks of all connections of the worker that share a bound, and that bound.
+    all: TaskTracker,
+    most: usize,
     /// The time for which a response may be blocked.
-    pub(super) patience: Duration,
+    patience: Duration,
+}
+
+impl StreamExecutor {
+    /// Creates the executor of another connection of a worker. Its connections have `all`, at most `most` of them.
+    pub(super) fn new(all: TaskTracker, most: usize, patience: Duration) -> Self {
+        Self { own: TaskTracker::new(), all, most, patience }
+    }
+
+    /// Returns true if no more requests are in flight than may be, or no other on this connection: a client whose responses are blocked
+    /// can't take the place of all others.
+    pub(super) fn has_room(&self) -> bool {
+        self.own.len() <= 1 || self.all.len() <= self.most
+    }
 }
 
 task_local! {
@@ -142,8 +158,9 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
                 unsent.wait(patience).await;
             }
         };
+        let answered = self.own.track_future(SENDING.scope(SendState::default(), answered));
         // Boxed, because a task's future is copied several times before it is polled.
-        self.tasks.spawn(Box::pin(SENDING.scope(SendState::default(), answered)));
+        self.all.spawn(Box::pin(answered));
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct ConnectionSettings {
     pub(super) tls: TlsOfDoors,
     /// The most client connections.
     pub(super) clients_most: usize,
-    /// The most HTTP/2 requests in flight of a worker.
+    /// The most HTTP/2 requests in flight of a worker's clients.
     pub(super) streams_most: usize,
 }
 

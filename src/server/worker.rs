@@ -19,16 +19,15 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::TaskTracker;
 use tollgate_limiter::StoreError;
 
 use crate::gateway::Gateway;
 
 use super::{
     FirstConnection, Stage, Status,
-    accept::{Accepted, ConnectionGuard, Inbox, LogThrottle},
+    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle},
     client::Watch,
-    connection::ClientConnection,
+    connection::{ClientConnection, WorkerStreams},
     listener::{ClientStream, Door},
     proxy_protocol,
     settings::ConnectionSettings,
@@ -49,6 +48,7 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct WorkerContext {
     pub(super) settings: Arc<ArcSwap<ConnectionSettings>>,
+    pub(super) slots: Arc<ConnectionSlots>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) retired: RetiredGateways,
     pub(super) stage: watch::Receiver<Stage>,
@@ -86,7 +86,7 @@ impl WorkerContext {
 
 /// Serves accepted connections until the server ends.
 async fn run(
-    WorkerContext { settings, gateway, retired, mut stage, status }: WorkerContext,
+    WorkerContext { settings, slots, gateway, retired, mut stage, status }: WorkerContext,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
 ) {
@@ -96,11 +96,12 @@ async fn run(
 
     let mut worker = Worker {
         settings,
+        slots,
         gateway: gateway.clone(),
         status,
         unidentified: JoinSet::new(),
         connections: JoinSet::new(),
-        streams: TaskTracker::new(),
+        streams: WorkerStreams::default(),
         clients: Vec::new(),
         surplus: 0,
         surplus_log: LogThrottle::default(),
@@ -141,13 +142,13 @@ async fn run(
 /// The state of a worker.
 struct Worker {
     settings: Arc<ArcSwap<ConnectionSettings>>,
+    slots: Arc<ConnectionSlots>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     /// The connections whose proxies haven't stated the client yet. Draining closes them.
     unidentified: JoinSet<Option<Identified>>,
     connections: JoinSet<()>,
-    /// The tasks of HTTP/2 requests.
-    streams: TaskTracker,
+    streams: WorkerStreams,
     /// The clients of the connections. Those of closed ones are removed at the next check.
     clients: Vec<WatchedClient>,
     /// The number of connections above the limit at the last check.
@@ -281,8 +282,10 @@ impl Worker {
         self.connections.shutdown().await;
         let flushed = async {
             // The requests end with their connections.
-            self.streams.close();
-            self.streams.wait().await;
+            for streams in [&self.streams.of_clients, &self.streams.of_callers] {
+                streams.close();
+                streams.wait().await;
+            }
             self.gateway.load().flush().await;
         };
         if timeout(FLUSHED_WITHIN, flushed).await.is_err() {
@@ -312,7 +315,7 @@ impl Worker {
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
     /// makes room on its own.
     fn enforce_limit(&mut self) {
-        let surplus = self.status.connections().saturating_sub(self.settings.load().clients_most);
+        let surplus = self.slots.surplus();
         let lasting = surplus.min(mem::replace(&mut self.surplus, surplus));
         for _ in 0..lasting.div_ceil(self.status.workers()) {
             if !self.make_room() {

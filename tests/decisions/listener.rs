@@ -6,7 +6,10 @@ use crate::{
     decisions::{Decider, THREE, address},
     harness::{
         client::Client,
-        frames::{CANCEL, END_HEADERS, END_STREAM, End, Frames, HEADERS, RST_STREAM, fields, frame, get},
+        frames::{
+            CANCEL, END_HEADERS, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW, RST_STREAM, fields, frame,
+            get,
+        },
         gateway::Gateway,
         redis::tls::Certificates,
         wait_until,
@@ -167,6 +170,37 @@ fn clients_that_cancel_do_not_end_the_calls_of_others() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Another proxy may let requests pass that it can't ask about, so clients of the gateway must not be able to prevent its calls.
+#[test]
+fn clients_take_no_room_of_callers() {
+    let server =
+        "[server]\nworkers = 1\nmax_connections = 10\ntimeouts = { header = \"60s\", idle = \"60s\" }";
+    let decider = Decider::start("", &format!("{server}\n{THREE}"));
+    let request = fields(&get("/other", &[]));
+    // Responses that are never read, more than may be in flight.
+    let mut blocking =
+        [(); 2].map(|()| Frames::connect_with(decider.gateway.address(), &[(INITIAL_WINDOW, 0)]));
+    for client in &mut blocking {
+        let begins = |at: u32| frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &request);
+        client.write(&(0..90).map(begins).collect::<Vec<_>>().concat());
+        (0..90).for_each(|_| drop(client.next_of(HEADERS)));
+    }
+    let mut asking = Frames::connect(decider.address);
+    asking.ask(1, &get("/check", &[("x-forwarded-uri", "/other")]));
+    assert_eq!(asking.told(1).status, 200);
+    let mut other = Frames::connect(decider.gateway.address());
+    other.ask(1, &get("/other", &[]));
+    assert_eq!(other.told(1).status, 404);
+    // More connections than there may be, and than are told so.
+    let begun = (0..10 + 64).map(|_| {
+        let mut client = Client::connect(decider.gateway.address());
+        client.send(b"GET /other HTTP/1.1\r\n");
+        client
+    });
+    let _begun: Vec<_> = begun.collect();
+    assert_eq!(decider.ask("GET /check\nX-Forwarded-Uri: /other").status, 200);
 }
 
 /// Envoy puts all calls that are pending on a new connection, before it can know how many are taken.

@@ -7,14 +7,15 @@ use tokio::{
     task::{JoinHandle, yield_now},
     time::timeout,
 };
-use tokio_util::task::TaskTracker;
 use tollgate_limiter::Limiter;
 
 use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{ConnectionSettings, Door, Status, client::Watch, settings::TlsOfDoors},
+    server::{
+        ConnectionSettings, Door, Status, client::Watch, connection::WorkerStreams, settings::TlsOfDoors,
+    },
 };
 
 const TOML: &str = "[limits.l]\nkey = \"global\"\nrate = \"1/h\"\n[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
@@ -43,7 +44,7 @@ impl Client {
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
             status: Arc::new(Status::new(Arc::default(), Vec::new())),
             watch: watch.clone(),
-            streams: TaskTracker::new(),
+            streams: WorkerStreams::default(),
         };
         let (stream, server) = duplex(1 << 20);
         let served = spawn(async move {
