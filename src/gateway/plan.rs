@@ -38,7 +38,7 @@ use tollgate_routing::{
 };
 
 use crate::{
-    config::{Action, Config, Edits, EscapedSlashes, KeyPart, OnLimit, Requirement},
+    config::{Action, Config, Edits, EscapedSlashes, OnLimit, Requirement},
     forward::{
         body::Body,
         headers::{Client, X_REQUEST_ID},
@@ -214,10 +214,12 @@ impl Planner {
         let others = self.other_routes(Some(&found), parts, &target, claims).map_err(rejected)?;
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
-        let terms_of = |found: &_| terms(found, client, parts, &target, claims);
-        let (mut rules, mut terms) = (Cow::Borrowed(&*route.rules), terms_of(&found));
+        let terms_of = |found: &_, rule: &_| terms(found, rule, client, parts, &target, claims);
+        let mut rules = Cow::Borrowed(&*route.rules);
+        let mut terms = rules.iter().map(|rule| terms_of(&found, rule)).collect();
         for other in &others {
-            demands::add_rules(&mut rules, &mut terms, other.route, terms_of(other)).map_err(rejected)?;
+            demands::add_rules(&mut rules, &mut terms, other.route, |rule| terms_of(other, rule))
+                .map_err(rejected)?;
         }
         if self.is_protecting
             && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)
@@ -243,8 +245,8 @@ impl Planner {
         demands::check_token(others.iter().map(|found| found.route), claims)?;
         let (mut rules, mut terms) = (Cow::Borrowed(&[][..]), SmallVec::new());
         for other in &others {
-            let more = self::terms(other, client, parts, &target, claims);
-            demands::add_rules(&mut rules, &mut terms, other.route, more)?;
+            let terms_of = |rule: &_| self::terms(other, rule, client, parts, &target, claims);
+            demands::add_rules(&mut rules, &mut terms, other.route, terms_of)?;
         }
         Ok((rules, terms))
     }
@@ -343,16 +345,8 @@ impl Route {
     /// Returns true if a request that these rules count, and that has the token that is required, is counted by all rules of this
     /// route, whatever its path is, and has its token.
     fn is_covered_by(&self, rules: &[Arc<Rule>], required: Option<Requirement>) -> bool {
-        let depends_on_path = |rule: &Rule| {
-            rule.config().key.iter().any(|part| matches!(part, KeyPart::Path(_) | KeyPart::Route))
-        };
-        let covers = |own: &Arc<Rule>, rule: &Arc<Rule>| {
-            rule.limit().name() == own.limit().name()
-                && rule.fixed_cost() >= own.fixed_cost()
-                && !depends_on_path(own)
-        };
         let has_token = self.requires.is_none() || self.requires == required;
-        has_token && self.rules.iter().all(|own| rules.iter().any(|rule| covers(own, rule)))
+        has_token && self.rules.iter().all(|rule| demands::count(rules, rule))
     }
 
     /// Returns the next step for a request with this target.
@@ -411,14 +405,15 @@ impl From<Rejection> for Unplanned<'_> {
     }
 }
 
-/// Returns the terms of a route's rules for a request.
+/// Returns the terms of a rule for a request that takes this route.
 fn terms(
     found: &Found<'_, '_, Route>,
+    rule: &Rule,
     client: &Client,
     parts: &Parts,
     target: &Target<'_>,
     claims: &Claims<'_>,
-) -> SmallVec<[Terms; 1]> {
+) -> Terms {
     let subject = Subject {
         client: client.address,
         method: &parts.method,
@@ -431,7 +426,7 @@ fn terms(
         route: &found.route.name,
         parameter: &|name| found.param(name),
     };
-    found.route.rules.iter().map(|rule| rule.terms(&subject)).collect()
+    rule.terms(&subject)
 }
 
 /// Returns the names of traffic: the empty name of requests without a route, then the names of the routes.

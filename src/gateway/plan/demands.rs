@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tollgate_limiter::Refusal;
 
 use crate::{
-    config::Requirement,
+    config::{KeyPart, Requirement},
     reject::Rejection,
     rules::{
         Rule, Terms,
@@ -20,7 +20,7 @@ use crate::{
 use super::Route;
 
 /// Adds the rules of another route that servers may see in a request to those of the routes before it, so that no spelling escapes a
-/// limit. `more` are their terms for the request under its own route and parameters.
+/// limit. `terms_of` returns their terms for the request under its own route and parameters.
 ///
 /// # Errors
 /// A limit that doesn't only shadow would count the request for too many keys.
@@ -28,9 +28,14 @@ pub(super) fn add_rules<'g>(
     rules: &mut Cow<'g, [Arc<Rule>]>,
     terms: &mut SmallVec<[Terms; 1]>,
     other: &'g Route,
-    more: SmallVec<[Terms; 1]>,
+    terms_of: impl Fn(&Rule) -> Terms,
 ) -> Result<(), Rejection> {
-    for (rule, more) in other.rules.iter().zip(more) {
+    for rule in &other.rules {
+        // A path may have many readings, and a head much to read.
+        if count(rules, rule) && !rule.config().key.contains(&KeyPart::Host) {
+            continue;
+        }
+        let more = terms_of(rule);
         match rules.iter().position(|known| known.limit().name() == rule.limit().name()) {
             None => {
                 rules.to_mut().push(rule.clone());
@@ -49,6 +54,14 @@ pub(super) fn add_rules<'g>(
         !rule.limit().shadows() && matches!(terms, Terms::Counts(asks) if asks.len() > MOST_READINGS)
     };
     if rules.iter().zip(terms.iter()).any(has_too_many) { Err(Rejection::PathAmbiguous) } else { Ok(()) }
+}
+
+/// Returns true if these rules count a request to this host at least as `own` does, whatever its path is.
+pub(super) fn count(rules: &[Arc<Rule>], own: &Rule) -> bool {
+    let depends_on_path = |part: &KeyPart| matches!(part, KeyPart::Path(_) | KeyPart::Route);
+    let covers =
+        |rule: &Arc<Rule>| rule.limit().name() == own.limit().name() && rule.fixed_cost() >= own.fixed_cost();
+    !own.config().key.iter().any(depends_on_path) && rules.iter().any(covers)
 }
 
 /// Checks that the request bears a valid token, if one of its routes requires it. If routes have asked for claims that

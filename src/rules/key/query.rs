@@ -44,8 +44,9 @@ pub(super) fn parameter<'r>(
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
-    for separators in [&['&'][..], &['&', ';']] {
-        let pairs = query.split(separators).map(|pair| pair.trim_start_matches('='));
+    for whole in query.split('&') {
+        let parts = whole.contains(';').then(|| whole.split(';')).into_iter().flatten();
+        let pairs = iter::once(whole).chain(parts).map(|pair| pair.trim_start_matches('='));
         for (sent, value) in pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair))) {
             if may_be(sent, name) {
                 readings.add_missing();
