@@ -219,12 +219,12 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
 }
 
 /// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
-/// many forms, `[user][id]` and `user][id]`, and more may follow a name with brackets.
+/// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more may follow a name with brackets.
 fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let has_brackets = name.contains(&b'[');
-    let is_between = |byte: &u8| match has_brackets {
-        true => is_padding(byte) || is_blank_in_php(*byte),
-        false => is_padding(byte) || *byte == b'.',
+    let is_between = |byte: &u8| {
+        let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
+        is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
     };
     let decoded: Vec<u8> = Decoded::form(sent).collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
@@ -303,6 +303,9 @@ mod tests {
             "[user]x=[name]",
             "[user].x[name]",
             "?[user]x[name]",
+            "user['name']",
+            "user%5B%22name%22%5D",
+            "user('name')",
         ] {
             assert!(names_match(sent.as_bytes(), b"user[name]"), "{sent}");
         }
@@ -319,6 +322,8 @@ mod tests {
             "[user]id",
             "[user]x.id",
             "user_id",
+            "user['id']",
+            "user.'id'",
         ] {
             assert!(names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
