@@ -50,6 +50,8 @@ local function redisson()
   local function quota(permits, window_us, parameter, time)
     return {
       capacity = permits, interval_ms = window_us / 1000, now_ms = math.floor(time / 1000),
+      -- A grant is written a part of a millisecond late, so that it never ends early.
+      grant_ms = math.ceil(time / 1000),
       random = string.sub(parameter, 1, 14), type = string.sub(parameter, 15, 15), id = string.sub(parameter, 16),
     }
   end
@@ -57,7 +59,7 @@ local function redisson()
   -- Returns the quota of a bucket by its hash. Its `fault` says why the hash can't be read.
   local function of_bucket(key, own)
     local held = {
-      algorithm = own.algorithm, now_ms = own.now_ms, random = own.random,
+      algorithm = own.algorithm, now_ms = own.now_ms, grant_ms = own.grant_ms, random = own.random,
       capacity = own.capacity, interval_ms = own.interval_ms, keep_alive_ms = 0,
     }
     local fields = redis.pcall('HMGET', key, 'rate', 'interval', 'type', 'keepAliveTime')
@@ -170,7 +172,7 @@ local function redisson()
   end
 
   local function charge(_, quota, time, cost, _, used, grow_us)
-    if grow_us == 0 then grow_us = ends_us(quota, quota.now_ms, time) end
+    if grow_us == 0 then grow_us = ends_us(quota, quota.grant_ms, time) end
     return used + cost, grow_us
   end
 
@@ -179,7 +181,7 @@ local function redisson()
   local function delay(_, quota, time, cost, charged, used, _, dead, alive, written)
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
     -- Nobody knows what these many have taken.
-    if not written and alive > MOST then at = math.max(quota.newest, quota.now_ms) end
+    if not written and alive > MOST then at = math.max(quota.newest, quota.grant_ms) end
     local all
     local function sum()
       if alive > DELAYS_MOST then return quota.capacity end
@@ -190,12 +192,12 @@ local function redisson()
     -- error would come too late. Once all members have ended, none of them can be in the way.
     local is_readable = pcall(each_member, quota, dead, function(permits, score)
       released, remaining, delays_seen = released + permits, remaining - 1, delays_seen + 1
-      if delays_seen > DELAYS_MOST then at = math.max(quota.newest, quota.now_ms) end
+      if delays_seen > DELAYS_MOST then at = math.max(quota.newest, quota.grant_ms) end
       if not at and left_without(quota, left, released, remaining, sum) >= cost then at = score end
       return at
     end)
-    if not is_readable then at = math.max(quota.newest, quota.now_ms) end
-    return ends_us(quota, at or quota.now_ms, time)
+    if not is_readable then at = math.max(quota.newest, quota.grant_ms) end
+    return ends_us(quota, at or quota.grant_ms, time)
   end
 
   -- Gives all keys the time to live that the hash says or, if it says none, has.
@@ -239,7 +241,7 @@ local function redisson()
       -- A call may write a bucket again after it was reset, or recorded.
       quota.members = (quota.members or 0) + 1
       local member = struct.pack('<Bc14I2I4', 16, quota.random, quota.members, charged)
-      redis.call('ZADD', quota.permits_key, integer_text(quota.now_ms), member)
+      redis.call('ZADD', quota.permits_key, integer_text(quota.grant_ms), member)
     end
   end
 

@@ -71,6 +71,23 @@ fn issue_2931_no_window_has_more_across_the_end_of_another() {
     }
 }
 
+/// Scores are in milliseconds, and windows don't begin with one.
+#[test]
+fn no_window_is_shorter_by_part_of_a_millisecond() {
+    let mut script = script();
+    let charge = charge("a", "20/1s", 20);
+    for granted_us in [1_000_000_001, 1_001_000_700, 1_002_000_999, 1_003_001_000] {
+        script.command(&["FLUSHALL"]);
+        let mut passes_at = |us| {
+            script.set_clock(us);
+            take(&mut script, &charge)
+        };
+        assert!(passes_at(granted_us).0);
+        assert_eq!(passes_at(granted_us + 999_999), (false, Some(1)), "{granted_us}");
+        assert!(passes_at(granted_us.next_multiple_of(1_000) + 1_000_000).0, "{granted_us}");
+    }
+}
+
 #[test]
 fn issue_3639_callers_at_one_instant_share_the_permits() {
     let mut script = script();
