@@ -284,8 +284,10 @@ impl Workers {
         let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let slots = ConnectionSlots::new(settings.clone());
         let context = WorkerContext {
             settings: settings.clone(),
+            slots: slots.clone(),
             gateway: gateway.clone(),
             retired: RetiredGateways::default(),
             stage: is_at,
@@ -298,7 +300,6 @@ impl Workers {
             runtimes.push(worker.runtime);
             readies.push(worker.is_ready);
         }
-        let slots = ConnectionSlots::new(settings.clone());
         let (inboxes, retired, listening) = (inboxes.into(), context.retired, Mutex::default());
         let control =
             Arc::new(Control { gateway, settings, slots, inboxes, retired, status, stage, listening });

@@ -18,6 +18,7 @@ use crate::{
     },
     harness::{
         client::{Answer, Client},
+        frames::{END_HEADERS, END_STREAM, Frames, HEADERS, fields, frame, get},
         gateway::Gateway,
         redis::{Redis, free_port},
         upstream::{Upstream, whole},
@@ -286,23 +287,23 @@ fn envoy_and_gateways_share_a_limit() {
     assert_eq!(admitted, 9);
 }
 
-#[test]
-fn the_page_works_as_it_stands() {
-    const PAGE: &str = include_str!("../../docs/behind-envoy.md");
-    let block = |kind: &str| {
-        let (_, text) = PAGE.split_once(&format!("```{kind}\n")).unwrap();
-        text.split("```").next().unwrap().to_owned()
-    };
-    let (_, toml) = block("toml")
-        .split_once("listen = \"127.0.0.1:8081\"\n")
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
-    let (decider, upstream) = (Decider::start("", &toml), Upstream::hello());
+const PAGE: &str = include_str!("../../docs/behind-envoy.md");
+
+/// Starts the gateway and the Envoy of the page. Envoy waits this long for a decision, and lets a request pass that isn't decided by then.
+fn start_page(timeout: &str) -> (Decider, Envoy) {
+    let block = |kind: &str| PAGE.split_once(&format!("```{kind}\n")).unwrap().1.split("```").next().unwrap();
+    let (_, toml) = block("toml").split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
+    let (decider, upstream) = (Decider::start("", toml), Upstream::hello());
     let port = free_port();
-    // Envoy lets a request pass that isn't decided in time.
-    let yaml = block("yaml").replace("timeout: 0.1s", "timeout: 5s").replace("8000", &port.to_string());
+    let yaml = block("yaml").replace("timeout: 0.1s", timeout).replace("8000", &port.to_string());
     let yaml = yaml.replace("3000", &port_of(&upstream).to_string());
     let envoy = Envoy::run(port, upstream, &yaml.replace("8081", &decider.address.port().to_string()));
+    (decider, envoy)
+}
+
+#[test]
+fn the_page_works_as_it_stands() {
+    let (decider, envoy) = start_page("timeout: 5s");
     for _ in 0..5 {
         assert_eq!(envoy.get(GOLD).status, 200);
     }
@@ -312,6 +313,26 @@ fn the_page_works_as_it_stands() {
     decider.gateway.signal("KILL");
     wait_until("the gateway is gone", || TcpStream::connect(decider.address).is_err());
     assert_eq!(envoy.get(GOLD).status, 200);
+}
+
+/// By default, Envoy asks about 1,024 requests at a time, and lets those beyond pass.
+#[test]
+fn a_burst_of_many_requests_is_asked_about() {
+    let (decider, envoy) = start_page("timeout: 50s");
+    decider.gateway.signal("STOP");
+    let ask = fields(&get("/", &[("x-api-key", "gold")]));
+    let mut clients: Vec<_> = (0..16).map(|_| Frames::connect(envoy.address)).collect();
+    for client in &mut clients {
+        let begins = |at: u32| frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &ask);
+        client.write(&(0..90).map(begins).collect::<Vec<_>>().concat());
+    }
+    // Envoy has no decision meanwhile, so requests beyond its bound would pass now.
+    sleep(Duration::from_millis(500));
+    decider.gateway.signal("CONT");
+    for client in &mut clients {
+        (0..90).for_each(|_| drop(client.next_of(HEADERS)));
+    }
+    assert_eq!(envoy.upstream.count(), 5);
 }
 
 const TOKENS_PAGE: &str = include_str!("../../docs/llm-tokens.md");
