@@ -170,18 +170,13 @@ impl ConnectionSlots {
         self.of_clients.taken.load(Relaxed) + self.of_callers.taken.load(Relaxed)
     }
 
-    /// Returns by how many connections their numbers exceed `max_connections`.
-    pub(super) fn surplus(&self) -> usize {
-        let most = self.settings.load().clients_most;
-        let surplus = |counts: &SlotCounts| counts.open.load(Relaxed).saturating_sub(most);
-        surplus(&self.of_clients) + surplus(&self.of_callers)
+    /// Returns by how many connections those of clients or callers exceed `max_connections`.
+    pub(super) fn surplus(&self, door: Door) -> usize {
+        self.counts(door).open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
     fn counts(&self, door: Door) -> &SlotCounts {
-        match door {
-            Door::Requests => &self.of_clients,
-            Door::Decisions | Door::PlainDecisions => &self.of_callers,
-        }
+        if door.is_for_clients() { &self.of_clients } else { &self.of_callers }
     }
 
     /// Lets acceptors look at the settings again.

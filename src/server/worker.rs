@@ -103,7 +103,7 @@ async fn run(
         connections: JoinSet::new(),
         streams: WorkerStreams::default(),
         clients: Vec::new(),
-        surplus: 0,
+        surplus: [0; 2],
         surplus_log: LogThrottle::default(),
         is_closing: false,
     };
@@ -151,8 +151,8 @@ struct Worker {
     streams: WorkerStreams,
     /// The clients of the connections. Those of closed ones are removed at the next check.
     clients: Vec<WatchedClient>,
-    /// The number of connections above the limit at the last check.
-    surplus: usize,
+    /// The number of clients' connections, and of callers', above the limit at the last check.
+    surplus: [usize; 2],
     surplus_log: LogThrottle,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
@@ -169,6 +169,7 @@ struct Caller {
 /// A client, and the task that serves it.
 struct WatchedClient {
     peer: SocketAddr,
+    door: Door,
     watch: Arc<Watch>,
     task: AbortHandle,
 }
@@ -200,7 +201,7 @@ type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
     fn accept(&mut self, Accepted { stream, peer, door, guard, is_surplus }: Accepted) {
-        let is_rejected = is_surplus && !self.make_room();
+        let is_rejected = is_surplus && !self.make_room(door);
         if is_rejected {
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
@@ -274,7 +275,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.push(WatchedClient { peer, watch, task });
+        self.clients.push(WatchedClient { peer, door, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -315,20 +316,23 @@ impl Worker {
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
     /// makes room on its own.
     fn enforce_limit(&mut self) {
-        let surplus = self.slots.surplus();
-        let lasting = surplus.min(mem::replace(&mut self.surplus, surplus));
-        for _ in 0..lasting.div_ceil(self.status.workers()) {
-            if !self.make_room() {
-                break;
+        for (place, door) in [Door::Requests, Door::Decisions].into_iter().enumerate() {
+            let surplus = self.slots.surplus(door);
+            let lasting = surplus.min(mem::replace(&mut self.surplus[place], surplus));
+            for _ in 0..lasting.div_ceil(self.status.workers()) {
+                if !self.make_room(door) {
+                    break;
+                }
             }
         }
     }
 
-    /// Closes the connection that has been idle longest. Returns false if none is idle.
-    fn make_room(&mut self) -> bool {
+    /// Closes the connection that has been idle longest, of those of clients or of callers. Returns false if none is idle.
+    fn make_room(&mut self, door: Door) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
         let compared = (0..count.min(COMPARED_MOST)).map(|step| (from + step) % count);
-        let there = compared.filter(|at| !self.clients[*at].is_closed());
+        let is_alike = |client: &WatchedClient| client.door.is_for_clients() == door.is_for_clients();
+        let there = compared.filter(|at| !self.clients[*at].is_closed() && is_alike(&self.clients[*at]));
         let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
         let Some((_, longest)) = idle.min() else { return false };
         self.clients.swap_remove(longest).close("room", &self.status);

@@ -201,6 +201,10 @@ fn clients_take_no_room_of_callers() {
     });
     let _begun: Vec<_> = begun.collect();
     assert_eq!(decider.ask("GET /check\nX-Forwarded-Uri: /other").status, 200);
+    // A caller's connection that idles makes no room for a client.
+    std::thread::sleep(Duration::from_millis(600));
+    asking.ask(3, &get("/check", &[("x-forwarded-uri", "/other")]));
+    assert_eq!(asking.told(3).status, 200);
 }
 
 /// Envoy puts all calls that are pending on a new connection, before it can know how many are taken.
