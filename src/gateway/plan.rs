@@ -44,10 +44,7 @@ use crate::{
         headers::{Client, X_REQUEST_ID},
     },
     reject::Rejection,
-    rules::{
-        Rule, Terms,
-        key::{Subject, jwt::Claims},
-    },
+    rules::{Rule, Terms, key::jwt::Claims},
 };
 
 use self::descriptors::DescriptorPlanner;
@@ -214,13 +211,8 @@ impl Planner {
         let others = self.other_routes(Some(&found), parts, &target, claims).map_err(rejected)?;
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
-        let terms_of = |found: &_, rule: &_| terms(found, rule, client, parts, &target, claims);
-        let mut rules = Cow::Borrowed(&*route.rules);
-        let mut terms = rules.iter().map(|rule| terms_of(&found, rule)).collect();
-        for other in &others {
-            demands::add_rules(&mut rules, &mut terms, other.route, |rule| terms_of(other, rule))
-                .map_err(rejected)?;
-        }
+        let (rules, terms) =
+            demands::of(Some(&found), &others, client, parts, &target, claims).map_err(rejected)?;
         if self.is_protecting
             && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)
         {
@@ -243,12 +235,7 @@ impl Planner {
         let target = Target::read(parts, self.escaped_slashes)?;
         let others = self.other_routes(None, parts, &target, claims)?;
         demands::check_token(others.iter().map(|found| found.route), claims)?;
-        let (mut rules, mut terms) = (Cow::Borrowed(&[][..]), SmallVec::new());
-        for other in &others {
-            let terms_of = |rule: &_| self::terms(other, rule, client, parts, &target, claims);
-            demands::add_rules(&mut rules, &mut terms, other.route, terms_of)?;
-        }
-        Ok((rules, terms))
+        demands::of(None, &others, client, parts, &target, claims)
     }
 
     /// Returns the route of a request.
@@ -403,30 +390,6 @@ impl From<Rejection> for Unplanned<'_> {
     fn from(rejection: Rejection) -> Self {
         Self { rejection, route: None }
     }
-}
-
-/// Returns the terms of a rule for a request that takes this route.
-fn terms(
-    found: &Found<'_, '_, Route>,
-    rule: &Rule,
-    client: &Client,
-    parts: &Parts,
-    target: &Target<'_>,
-    claims: &Claims<'_>,
-) -> Terms {
-    let subject = Subject {
-        client: client.address,
-        method: &parts.method,
-        host: found.host(),
-        query: target.query,
-        queries_in_path: &target.queries_in_path,
-        headers: &parts.headers,
-        peer_is_trusted: client.peer_is_trusted,
-        claims,
-        route: &found.route.name,
-        parameter: &|name| found.param(name),
-    };
-    rule.terms(&subject)
 }
 
 /// Returns the names of traffic: the empty name of requests without a route, then the names of the routes.

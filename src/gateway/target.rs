@@ -3,8 +3,8 @@
 use std::{borrow::Cow, iter, net::Ipv6Addr};
 
 use hyper::{
-    Method, Uri, Version,
-    header::{EXPECT, HOST},
+    HeaderMap, Method, Uri, Version,
+    header::{COOKIE, EXPECT, HOST, HeaderName, HeaderValue},
     http::{
         request::Parts,
         uri::{Authority, InvalidUri, PathAndQuery},
@@ -12,7 +12,10 @@ use hyper::{
 };
 use percent_encoding::percent_decode_str;
 
-use crate::{config::EscapedSlashes, reject::Rejection};
+use crate::{
+    config::{EscapedSlashes, KeyPart},
+    reject::Rejection,
+};
 use tollgate_routing::{
     Occurrence, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
@@ -130,6 +133,19 @@ impl<'r> Target<'r> {
         }
         let compared = views.iter().map(|view| view.query.len()).sum::<usize>();
         if views.len() > MOST_VIEWS || compared > MOST_COMPARED { Err(TooManyReadings) } else { Ok(views) }
+    }
+
+    /// Returns how many bytes of the request these parts of a key are read from, apart from the path and the host.
+    pub(super) fn length_read(&self, key: &[KeyPart], headers: &HeaderMap) -> usize {
+        let lines = |name: &HeaderName| headers.get_all(name).iter().map(HeaderValue::len).sum();
+        let queries = iter::once(self.query).chain(self.queries_in_path.iter().map(String::as_str));
+        let length = |part: &KeyPart| match part {
+            KeyPart::Header(name) => lines(name),
+            KeyPart::Cookie(_) => lines(&COOKIE),
+            KeyPart::Query(_) => queries.clone().map(str::len).sum(),
+            _ => 0,
+        };
+        key.iter().map(length).sum()
     }
 
     /// Returns the target for the upstream: path and query without dot segments. `None` if it is as the client sent it.

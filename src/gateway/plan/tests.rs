@@ -476,6 +476,29 @@ fn a_long_query_is_not_compared_in_many_views() {
 }
 
 #[test]
+fn a_long_head_is_not_read_for_many_readings() {
+    let ask = |path: &str, length: usize| format!("GET a {path} authorization:{}", "k".repeat(length));
+    let usual = ["/orders/7", "/orders//x;a%2fb%5cc"];
+    for (key, mode, expected) in [
+        ("[\"route\", \"header:authorization\"]", "enforce", [false, false, true]),
+        ("[\"route\", \"header:authorization\"]", "shadow", [false, false, false]),
+        // It doesn't depend on the path.
+        ("\"header:authorization\"", "enforce", [false, false, false]),
+    ] {
+        let desk = Desk::of(
+            &format!(
+                "[limits.l]\nkey = {key}\nrate = \"5/s\"\nmode = \"{mode}\"\n\
+                 [[routes]]\npath = \"/{{*rest}}\"\nrespond = {{}}\nlimits = [\"l\"]\n"
+            ),
+            true,
+        );
+        let requests = [ask(usual[0], 20_000), ask(usual[1], 500), ask(usual[1], 20_000)];
+        let is_rejected = requests.map(|request| planned(&desk, &request).ends_with(" path-ambiguous"));
+        assert_eq!(is_rejected, expected, "{key} {mode}");
+    }
+}
+
+#[test]
 fn the_claims_of_a_verified_token_choose_the_route() {
     let rows = [
         ("GET a /tier", "tier [] 200"),
