@@ -3,8 +3,8 @@
 use std::iter;
 
 use super::readings::{
-    Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match, percent_decoded,
-    without_blanks,
+    Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, letters_match, names_match,
+    percent_decoded, without_blanks,
 };
 
 /// Reads a query parameter, without an allocation if there is one plain value.
@@ -58,12 +58,16 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 }
 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
-/// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own.
+/// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own or of Struts.
 fn may_be(sent: &[u8], name: &[u8]) -> bool {
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     // Most names have none of these.
-    let has_more = || sent.starts_with(b"nxt") || sent.iter().any(|byte| is_mark(byte) || *byte == b'%');
+    let has_more = || {
+        let has_prefix = sent.starts_with(b"nxt") || sent.starts_with(b"top[");
+        has_prefix || sent.iter().any(|byte| is_mark(byte) || *byte == b'%')
+    };
     names_match(sent, name)
+        || letters_match(sent, name)
         || has_more() && {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
@@ -73,8 +77,15 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
             let mut ends = (0..unmarked.len()).filter(|at| unmarked[*at] == b'.');
             let field = &unmarked[..ends.nth(dots).unwrap_or(unmarked.len())];
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
+            // `top.api_key`, `top['api_key']`
+            let of_struts = decoded.strip_prefix(b"top").and_then(|rest| {
+                let is_around = |byte: &u8| matches!(byte, b'.' | b'[' | b']' | b'\'' | b'"');
+                let start = rest.iter().position(|byte| !is_around(byte))?;
+                let end = rest.iter().rposition(|byte| !is_around(byte))?;
+                (start > 0).then(|| &rest[start..=end])
+            });
             let may_be = |part: &[u8]| part.len() < decoded.len() && names_match(part, name);
-            [unmarked, field].into_iter().chain(of_next).any(may_be)
+            [unmarked, field].into_iter().chain(of_next).chain(of_struts).any(may_be)
         }
 }
 
@@ -237,6 +248,11 @@ mod tests {
             ("%2Eapi_key%2ex.y=k1", &[None, Some("k1")]),
             ("!api_key=k1", &[None, Some("k1")]),
             ("api_key=r&nxtPapi_key=k1", &[Some("r"), Some("k1")]),
+            ("api_key=r&top.api_key=k1", &[Some("r"), Some("k1")]),
+            ("top%5B'api_key'%5D=k1", &[None, Some("k1")]),
+            ("topapi_key=k1&top_api_key=k1", &[None]),
+            ("api_key=r&apiKey=k1", &[Some("r"), Some("k1")]),
+            ("api_%E2%84%AAey=k1", &[None, Some("k1")]),
             ("a.api_key=k1&.a=b", &[None]),
             // Values
             ("api_key=a+b", &[Some("a b"), Some("a+b")]),

@@ -171,24 +171,61 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
     }
-    let Some(first) = sent.first() else { return false };
-    // Most names differ in their first letter.
-    if let Some(wanted) = name.first()
-        && first.is_ascii_alphanumeric()
-        && wanted.is_ascii_alphanumeric()
-        && !first.eq_ignore_ascii_case(wanted)
-    {
+    if sent.is_empty() || begins_otherwise(sent, name) {
         return false;
     }
     let has_brackets = name.contains(&b'[');
-    if !has_brackets && begins_with(Decoded::form(sent), name) {
+    if !has_brackets && begins_with(folded(sent), name) {
         return true;
     }
     if (has_brackets || name.contains(&b'.')) && words_match(sent, name) {
         return true;
     }
     let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
-    begins_with(in_fiber(Decoded::form(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
+    begins_with(in_fiber(folded(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
+}
+
+/// Returns true if the name of a parameter that was sent has the letters and digits of this one, with other separators between them, or
+/// none: GoFrame reads `apikey` and `api-key` for `api_key`, and grpc-gateway `apiKey`.
+pub(super) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric();
+    let mut wanted = name.iter().copied().filter(is_letter).peekable();
+    let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
+    // Without any separator, `username` isn't taken for `user[name]`.
+    if wanted.peek().is_none() || begins_otherwise(sent, name) || is_nested && sent.iter().all(is_letter) {
+        return false;
+    }
+    let mut sent = folded(sent).skip_while(|byte| !is_letter(byte)).filter(|byte| !is_separator(byte));
+    wanted.all(|wanted| sent.next().is_some_and(|byte| byte.eq_ignore_ascii_case(&wanted)))
+        && sent.next().is_none_or(|byte| !is_letter(&byte))
+}
+
+/// Returns true if two names begin with different letters, as most do.
+fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+    let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric();
+    let first = sent.first().filter(is_letter).zip(name.first().filter(is_letter));
+    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
+}
+
+/// The bytes of a name that was sent (percent-encoded), with the letters that Go takes for `k` and `s` in any case (U+212A, U+017F) as these.
+fn folded(sent: &[u8]) -> impl Iterator<Item = u8> {
+    let mut bytes = Decoded::form(sent);
+    iter::from_fn(move || {
+        let byte = bytes.next()?;
+        let mut letter = |rest: &[u8], letter| {
+            let mut ahead = bytes.clone();
+            let is_letter = rest.iter().all(|wanted| ahead.next() == Some(*wanted));
+            is_letter.then(|| {
+                bytes = ahead;
+                letter
+            })
+        };
+        Some(match byte {
+            0xC5 => letter(&[0xBF], b's').unwrap_or(byte),
+            0xE2 => letter(&[0x84, 0xAA], b'k').unwrap_or(byte),
+            _ => byte,
+        })
+    })
 }
 
 /// Returns a name as Fiber reads it: `[]` and `]` are dropped, and another `[` is a dot.
@@ -226,29 +263,51 @@ fn words_match(sent: &[u8], name: &[u8]) -> bool {
         let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
         is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
     };
-    let decoded: Vec<u8> = Decoded::form(sent).collect();
+    let decoded: Vec<u8> = folded(sent).collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
             && (has_brackets || words.next().is_none())
     };
-    // qs passes over what is between brackets, and may take a dot for one.
+    // qs passes over what is between brackets, and over a bracket in another.
     let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
-    let match_in_qs = |begins: fn(&u8) -> bool| {
-        let parts = after_mark.split(begins).enumerate().map(|(place, part)| match place {
-            0 => part,
-            _ => part.split(|byte| *byte == b']').next().unwrap_or_default(),
+    let match_in_qs = |sent: &[u8]| {
+        let words = sent.split(|byte| *byte == b'[').enumerate().filter_map(|(place, part)| match place {
+            0 => Some(part),
+            _ => part.iter().position(|byte| *byte == b']').map(|end| &part[..end]),
         });
-        begin_with_wanted(&mut parts.filter(|word| !word.is_empty()))
+        begin_with_wanted(&mut words.filter(|word| !word.is_empty()))
     };
     begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
-        || match_in_qs(|byte| *byte == b'[')
-        || match_in_qs(|byte| matches!(byte, b'[' | b'.'))
+        || match_in_qs(after_mark)
+        || after_mark.contains(&b'.') && match_in_qs(&with_brackets(after_mark))
+}
+
+/// Returns a name in which each word behind a dot is in brackets, as qs may put it.
+fn with_brackets(name: &[u8]) -> Vec<u8> {
+    let mut bracketed = Vec::with_capacity(2 * name.len());
+    let mut rest = name;
+    while let Some(dot) = rest.iter().position(|byte| *byte == b'.') {
+        let word = &rest[dot + 1..];
+        let length = word.iter().position(|byte| matches!(byte, b'.' | b'[')).unwrap_or(word.len());
+        bracketed.extend_from_slice(&rest[..dot]);
+        bracketed.push(b'[');
+        bracketed.extend_from_slice(&word[..length]);
+        bracketed.push(b']');
+        rest = &word[length..];
+    }
+    bracketed.extend_from_slice(rest);
+    bracketed
 }
 
 /// Returns true for what may stand around a name.
 fn is_padding(byte: &u8) -> bool {
     matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace()
+}
+
+/// Returns true for what may stand between the letters of a name, or between its words.
+fn is_separator(byte: &u8) -> bool {
+    matches!(byte, b'_' | b'-' | b'.' | b' ' | b'[' | b']')
 }
 
 /// Returns true for what PHP takes for `_` in a name.
@@ -304,6 +363,11 @@ mod tests {
             "[user].x[name]",
             "?[user]x[name]",
             "user['name']",
+            "[user][x[name]",
+            "[user][0.name]",
+            ".user][%25.name]",
+            "u%C5%BFer[name]",
+            "u\u{17f}er.name",
             "user%5B%22name%22%5D",
             "user('name')",
         ] {
@@ -333,6 +397,21 @@ mod tests {
         for sent in ["user", "user[names]", "username", "name[user]"] {
             assert!(!names_match(sent.as_bytes(), b"user[name]"), "{sent}");
         }
+    }
+
+    #[test]
+    fn names_have_the_same_letters() {
+        for sent in
+            ["apikey", "api-key", "apiKey", "_apiKey", "api--key", "api%20key", "api_\u{212a}ey", "api-key[]"]
+        {
+            assert!(letters_match(sent.as_bytes(), b"api_key"), "{sent}");
+        }
+        for sent in ["apikeys", "api_key_x", "x_api_key", "api%255fkey", "", "api+kex"] {
+            assert!(!letters_match(sent.as_bytes(), b"api_key"), "{sent}");
+        }
+        assert!(letters_match(b"us_er[id]", b"user[id]") && letters_match(b"user[I-d]", b"user[id]"));
+        assert!(!letters_match(b"userid", b"user[id]") && !letters_match(b"user.id.x", b"user.id"));
+        assert!(!letters_match(b"_", b"_"));
     }
 
     #[test]
