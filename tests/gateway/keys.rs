@@ -460,7 +460,10 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
             &["Basic eyJhIjoiYiJ9", "Basic eyJhIjoiYiJ9.eyJ0.xyzz"],
         ),
         ("GET /credentials\nAuthorization: ApiKey aToken1", &["ApiKey bToken1", "xBearer1", "xBasic1"]),
-        ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
+        (
+            "GET /query?api_key=k1",
+            &["api_key=K1", "api_key=k", "api_keys=k1", "xapi_key=k1", "api_key=%256b1"],
+        ),
     ] {
         let at = victim.find('?').or_else(|| victim.find(": ").map(|at| at + 1)).unwrap();
         for stranger in strangers.iter().flat_map(|stranger| [stranger; 3]) {
