@@ -47,7 +47,10 @@ use crate::{
     rules::{Rule, Terms, key::jwt::Claims},
 };
 
-use self::descriptors::DescriptorPlanner;
+use self::{
+    demands::{Demands, RequestView},
+    descriptors::DescriptorPlanner,
+};
 use super::{split::Split, target::Target};
 
 /// The routes and limits of a configuration.
@@ -211,8 +214,12 @@ impl Planner {
         let others = self.other_routes(Some(&found), parts, &target, claims).map_err(rejected)?;
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;
-        let (rules, terms) =
-            demands::of(Some(&found), &others, client, parts, &target, claims).map_err(rejected)?;
+        let request = RequestView { client, parts, target: &target, claims };
+        let mut demands = Demands::of(&found, &request);
+        for other in &others {
+            demands.add(other, &request).map_err(rejected)?;
+        }
+        let Demands { rules, terms, .. } = demands;
         if self.is_protecting
             && let (Some(rewrite), Aim::Upstream(split, Some(uri))) = (&route.rewrite, &aim)
         {
@@ -235,7 +242,12 @@ impl Planner {
         let target = Target::read(parts, self.escaped_slashes)?;
         let others = self.other_routes(None, parts, &target, claims)?;
         demands::check_token(others.iter().map(|found| found.route), claims)?;
-        demands::of(None, &others, client, parts, &target, claims)
+        let request = RequestView { client, parts, target: &target, claims };
+        let mut demands = Demands::default();
+        for other in &others {
+            demands.add(other, &request)?;
+        }
+        Ok((demands.rules, demands.terms))
     }
 
     /// Returns the route of a request.

@@ -21,55 +21,33 @@ use crate::{
     },
 };
 
-use super::{Route, RulesWithTerms};
+use super::Route;
 
-/// Returns the rules of the route that a request takes, if it takes one, and of those that servers may see in it.
-///
-/// # Errors
-/// As those of [`Demands::add`].
-pub(super) fn of<'g>(
-    found: Option<&Found<'g, '_, Route>>,
-    others: &[Found<'g, '_, Route>],
-    client: &Client,
-    parts: &Parts,
-    target: &Target<'_>,
-    claims: &Claims<'_>,
-) -> Result<RulesWithTerms<'g>, Rejection> {
-    let terms_under =
-        |found: &Found<'_, '_, Route>, rule: &Rule| terms(found, rule, client, parts, target, claims);
-    let mut demands = match found {
-        Some(found) => Demands::of(found.route, |rule| terms_under(found, rule)),
-        None => Demands::default(),
-    };
-    for other in others {
-        let length_of = |rule: &Rule| target.length_read(&rule.config().key, &parts.headers);
-        demands.add(other.route, length_of, |rule| terms_under(other, rule))?;
-    }
-    Ok(demands.into_parts())
+/// A request as rules look at it.
+pub(super) struct RequestView<'r> {
+    pub(super) client: &'r Client,
+    pub(super) parts: &'r Parts,
+    pub(super) target: &'r Target<'r>,
+    pub(super) claims: &'r Claims<'r>,
 }
 
-/// Returns the terms of a rule for a request that takes this route.
-fn terms(
-    found: &Found<'_, '_, Route>,
-    rule: &Rule,
-    client: &Client,
-    parts: &Parts,
-    target: &Target<'_>,
-    claims: &Claims<'_>,
-) -> Terms {
-    let subject = Subject {
-        client: client.address,
-        method: &parts.method,
-        host: found.host(),
-        query: target.query,
-        queries_in_path: &target.queries_in_path,
-        headers: &parts.headers,
-        peer_is_trusted: client.peer_is_trusted,
-        claims,
-        route: &found.route.name,
-        parameter: &|name| found.param(name),
-    };
-    rule.terms(&subject)
+impl RequestView<'_> {
+    /// Returns the terms of a rule for the request under this route and its parameters.
+    fn terms(&self, rule: &Rule, found: &Found<'_, '_, Route>) -> Terms {
+        let subject = Subject {
+            client: self.client.address,
+            method: &self.parts.method,
+            host: found.host(),
+            query: self.target.query,
+            queries_in_path: &self.target.queries_in_path,
+            headers: &self.parts.headers,
+            peer_is_trusted: self.client.peer_is_trusted,
+            claims: self.claims,
+            route: &found.route.name,
+            parameter: &|name| found.param(name),
+        };
+        rule.terms(&subject)
+    }
 }
 
 /// The most bytes of a head that are read again for the routes of other readings. It bounds what a request costs.
@@ -77,44 +55,39 @@ const READ_AGAIN_MOST: usize = 32 << 10;
 
 /// The rules that count a request, and their terms in the same order.
 #[derive(Default)]
-struct Demands<'g> {
-    rules: Cow<'g, [Arc<Rule>]>,
-    terms: SmallVec<[Terms; 1]>,
+pub(super) struct Demands<'g> {
+    pub(super) rules: Cow<'g, [Arc<Rule>]>,
+    pub(super) terms: SmallVec<[Terms; 1]>,
     /// The bytes that have been read again.
     read_again: usize,
 }
 
 impl<'g> Demands<'g> {
-    /// Creates the demands of a route. `terms_of` returns the terms of a rule for the request under this route and its parameters.
-    fn of(route: &'g Route, terms_of: impl Fn(&Rule) -> Terms) -> Self {
-        let terms = route.rules.iter().map(|rule| terms_of(rule)).collect();
-        Self { rules: Cow::Borrowed(&route.rules), terms, read_again: 0 }
+    /// Creates the demands of the route that a request takes.
+    pub(super) fn of(found: &Found<'g, '_, Route>, request: &RequestView<'_>) -> Self {
+        let rules = &*found.route.rules;
+        let terms = rules.iter().map(|rule| request.terms(rule, found)).collect();
+        Self { rules: Cow::Borrowed(rules), terms, read_again: 0 }
     }
 
-    /// Returns the rules and their terms.
-    fn into_parts(self) -> RulesWithTerms<'g> {
-        (self.rules, self.terms)
-    }
-
-    /// Adds those of another route that servers may see in the request, so that no spelling escapes a limit. `length_of` returns how
-    /// many bytes of the head a rule reads.
+    /// Adds those of another route that servers may see in the request, so that no spelling escapes a limit.
     ///
     /// # Errors
     /// A limit that doesn't only shadow would count the request for too many keys, or there is too much to read again.
-    fn add(
+    pub(super) fn add(
         &mut self,
-        other: &'g Route,
-        length_of: impl Fn(&Rule) -> usize,
-        terms_of: impl Fn(&Rule) -> Terms,
+        other: &Found<'g, '_, Route>,
+        request: &RequestView<'_>,
     ) -> Result<(), Rejection> {
-        for rule in &other.rules {
+        for rule in &other.route.rules {
+            let key = &rule.config().key;
             // A path may have many readings, and a head much to read.
-            if count(&self.rules, rule) && !rule.config().key.contains(&KeyPart::Host) {
+            if count(&self.rules, rule) && !key.contains(&KeyPart::Host) {
                 continue;
             }
-            self.read_again += length_of(rule);
+            self.read_again += request.target.length_read(key, &request.parts.headers);
             match (self.read_again > READ_AGAIN_MOST, rule.limit().shadows()) {
-                (false, _) => self.add_rule(rule, terms_of(rule)),
+                (false, _) => self.add_rule(rule, request.terms(rule, other)),
                 (true, true) => {}
                 (true, false) => return Err(Rejection::PathAmbiguous),
             }
