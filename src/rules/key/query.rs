@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::readings::{
-    Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, letters_match, names_match,
+    Decoded, Readings, TooManyReadings, form_decoded, is_shorter, is_undecodable, letters_match, names_match,
     percent_decoded, without_blanks,
 };
 
@@ -63,22 +63,23 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     // Most names have none of these.
     let has_more = || {
-        let has_prefix = sent.starts_with(b"nxt") || sent.starts_with(b"top[");
+        let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
         has_prefix || sent.iter().any(|byte| is_mark(byte) || *byte == b'%')
     };
+    if is_shorter(sent, name) {
+        return false;
+    }
     names_match(sent, name)
         || letters_match(sent, name)
         || has_more() && {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
             let unmarked = &decoded[start..];
-            // As many parts as the name has.
-            let dots = name.iter().filter(|byte| **byte == b'.').count();
-            let mut ends = (0..unmarked.len()).filter(|at| unmarked[*at] == b'.');
-            let field = &unmarked[..ends.nth(dots).unwrap_or(unmarked.len())];
+            let field = unmarked.split(|byte| *byte == b'.').next().unwrap_or_default();
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
-            // `top.api_key`, `top['api_key']`
-            let of_struts = decoded.strip_prefix(b"top").and_then(|rest| {
+            // `top.api_key`, `model['api_key']`
+            let behind_struts = decoded.strip_prefix(b"top").or(decoded.strip_prefix(b"model"));
+            let of_struts = behind_struts.and_then(|rest| {
                 let is_around = |byte: &u8| matches!(byte, b'.' | b'[' | b']' | b'\'' | b'"');
                 let start = rest.iter().position(|byte| !is_around(byte))?;
                 let end = rest.iter().rposition(|byte| !is_around(byte))?;
@@ -250,6 +251,7 @@ mod tests {
             ("api_key=r&nxtPapi_key=k1", &[Some("r"), Some("k1")]),
             ("api_key=r&top.api_key=k1", &[Some("r"), Some("k1")]),
             ("top%5B'api_key'%5D=k1", &[None, Some("k1")]),
+            ("api_key=r&model.api_key=k1", &[Some("r"), Some("k1")]),
             ("topapi_key=k1&top_api_key=k1", &[None]),
             ("api_key=r&apiKey=k1", &[Some("r"), Some("k1")]),
             ("api_%E2%84%AAey=k1", &[None, Some("k1")]),

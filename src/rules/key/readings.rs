@@ -171,7 +171,7 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
     }
-    if sent.is_empty() || begins_otherwise(sent, name) {
+    if sent.is_empty() || differs_at_once(sent, name) {
         return false;
     }
     let has_brackets = name.contains(&b'[');
@@ -185,26 +185,31 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     begins_with(in_fiber(folded(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
 }
 
-/// Returns true if the name of a parameter that was sent has the letters and digits of this one, with other separators between them, or
-/// none: GoFrame reads `apikey` and `api-key` for `api_key`, and grpc-gateway `apiKey`.
+/// Returns true if the name of a parameter that was sent has the letters and digits of this one, whatever else is between them:
+/// GoFrame reads `api*key` for `api_key`, and grpc-gateway `apiKey`.
 pub(super) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphanumeric();
     let mut wanted = name.iter().copied().filter(is_letter).peekable();
     let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
     // Without any separator, `username` isn't taken for `user[name]`.
-    if wanted.peek().is_none() || begins_otherwise(sent, name) || is_nested && sent.iter().all(is_letter) {
+    if wanted.peek().is_none() || differs_at_once(sent, name) || is_nested && sent.iter().all(is_letter) {
         return false;
     }
-    let mut sent = folded(sent).skip_while(|byte| !is_letter(byte)).filter(|byte| !is_separator(byte));
+    let mut sent = folded(sent).filter(is_letter);
     wanted.all(|wanted| sent.next().is_some_and(|byte| byte.eq_ignore_ascii_case(&wanted)))
-        && sent.next().is_none_or(|byte| !is_letter(&byte))
+        && sent.next().is_none()
 }
 
-/// Returns true if two names begin with different letters, as most do.
-fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+/// Returns true if a name that was sent begins with another letter than this one, or is shorter, as most are.
+fn differs_at_once(sent: &[u8], name: &[u8]) -> bool {
     let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric();
     let first = sent.first().filter(is_letter).zip(name.first().filter(is_letter));
-    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
+    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted)) || is_shorter(sent, name)
+}
+
+/// Returns true if a name that was sent has fewer bytes than this one letters and digits, so that no server can take it for this.
+pub(super) fn is_shorter(sent: &[u8], name: &[u8]) -> bool {
+    sent.len() < name.iter().filter(|byte| byte.is_ascii_alphanumeric()).count()
 }
 
 /// The bytes of a name that was sent (percent-encoded), with the letters that Go takes for `k` and `s` in any case (U+212A, U+017F) as these.
@@ -256,7 +261,7 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
 }
 
 /// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
-/// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more may follow a name with brackets.
+/// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more words may follow.
 fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let has_brackets = name.contains(&b'[');
     let is_between = |byte: &u8| {
@@ -267,7 +272,6 @@ fn words_match(sent: &[u8], name: &[u8]) -> bool {
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
-            && (has_brackets || words.next().is_none())
     };
     // qs passes over what is between brackets, and over a bracket in another.
     let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
@@ -303,11 +307,6 @@ fn with_brackets(name: &[u8]) -> Vec<u8> {
 /// Returns true for what may stand around a name.
 fn is_padding(byte: &u8) -> bool {
     matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace()
-}
-
-/// Returns true for what may stand between the letters of a name, or between its words.
-fn is_separator(byte: &u8) -> bool {
-    matches!(byte, b'_' | b'-' | b'.' | b' ' | b'[' | b']')
 }
 
 /// Returns true for what PHP takes for `_` in a name.
@@ -388,10 +387,15 @@ mod tests {
             "user_id",
             "user['id']",
             "user.'id'",
+            "user.id.x",
+            "[user]id.x",
+            "[user]id[x]",
+            "[user][id][0]",
+            "[user].id[x]",
         ] {
             assert!(names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
-        for sent in ["user.id_type", "user_id_type", "user.id.x", "user.ident", "xuser.id"] {
+        for sent in ["user.id_type", "user_id_type", "user.ident", "xuser.id"] {
             assert!(!names_match(sent.as_bytes(), b"user.id"), "{sent}");
         }
         for sent in ["user", "user[names]", "username", "name[user]"] {
@@ -401,16 +405,25 @@ mod tests {
 
     #[test]
     fn names_have_the_same_letters() {
-        for sent in
-            ["apikey", "api-key", "apiKey", "_apiKey", "api--key", "api%20key", "api_\u{212a}ey", "api-key[]"]
-        {
+        for sent in [
+            "apikey",
+            "api-key",
+            "apiKey",
+            "_apiKey",
+            "api--key",
+            "api%20key",
+            "api_\u{212a}ey",
+            "api-key[]",
+            "api*key",
+            "a%00pi%26key",
+        ] {
             assert!(letters_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
         for sent in ["apikeys", "api_key_x", "x_api_key", "api%255fkey", "", "api+kex"] {
             assert!(!letters_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
         assert!(letters_match(b"us_er[id]", b"user[id]") && letters_match(b"user[I-d]", b"user[id]"));
-        assert!(!letters_match(b"userid", b"user[id]") && !letters_match(b"user.id.x", b"user.id"));
+        assert!(!letters_match(b"userid", b"user[id]") && !letters_match(b"user.idx", b"user.id"));
         assert!(!letters_match(b"_", b"_"));
     }
 
