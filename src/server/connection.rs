@@ -126,22 +126,20 @@ impl ClientConnection {
             false => Box::new(Metered::new(stream, connection.watch.clone(), connection.status.clone())),
         };
         let io = TokioIo::new(stream);
-        let (all, most) = match connection.door {
-            Door::Decisions | Door::PlainDecisions if is_of_many => {
-                (&connection.streams.of_callers, usize::MAX)
-            }
-            _ => (&connection.streams.of_clients, connection.settings.streams_most),
+        let (all, most) = match is_of_many && !connection.door.is_for_clients() {
+            true => (&connection.streams.of_callers, usize::MAX),
+            false => (&connection.streams.of_clients, connection.settings.streams_most),
         };
         let streams = StreamExecutor::new(all.clone(), most, connection.settings.timeouts.idle);
         let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams.clone());
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
-            let streams = streams.clone();
+            // Its own task isn't among the others yet.
+            let has_room = !served.is_rejected && streams.has_room();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
-                let has_room = !served.is_rejected && streams.has_room();
                 let request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {

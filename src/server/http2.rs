@@ -81,15 +81,15 @@ pub(super) struct StreamExecutor {
 }
 
 impl StreamExecutor {
-    /// Creates the executor of another connection of a worker. Its connections have `all`, at most `most` of them.
+    /// Creates the executor of a new connection. `all` are the requests of all connections that share the bound `most`.
     pub(super) fn new(all: TaskTracker, most: usize, patience: Duration) -> Self {
         Self { own: TaskTracker::new(), all, most, patience }
     }
 
-    /// Returns true if no more requests are in flight than may be, or no other on this connection: a client whose responses are blocked
-    /// can't take the place of all others.
+    /// Returns true if another request may be in flight: if there are fewer than the bound, or none on this connection, so that one client
+    /// can't block all others.
     pub(super) fn has_room(&self) -> bool {
-        self.own.len() <= 1 || self.all.len() <= self.most
+        self.own.is_empty() || self.all.len() < self.most
     }
 }
 

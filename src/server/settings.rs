@@ -24,7 +24,7 @@ pub(super) struct ConnectionSettings {
     pub(super) drain_timeout: Duration,
     pub(super) http2: bool,
     pub(super) tls: TlsOfDoors,
-    /// The most client connections.
+    /// The most connections of clients, and of callers.
     pub(super) clients_most: usize,
     /// The most HTTP/2 requests in flight of a worker's clients.
     pub(super) streams_most: usize,

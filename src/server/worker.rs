@@ -205,8 +205,9 @@ impl Worker {
         if is_rejected {
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
+                let others = if door.is_for_clients() { "clients" } else { "callers of [decisions]" };
                 tracing::warn!(
-                    "all connections are in use, so further clients get 503\nraise server.max_connections"
+                    "all connections are in use, so further {others} get 503\nraise server.max_connections"
                 );
             }
         }
@@ -330,9 +331,12 @@ impl Worker {
     /// Closes the connection that has been idle longest, of those of clients or of callers. Returns false if none is idle.
     fn make_room(&mut self, door: Door) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
-        let compared = (0..count.min(COMPARED_MOST)).map(|step| (from + step) % count);
-        let is_alike = |client: &WatchedClient| client.door.is_for_clients() == door.is_for_clients();
-        let there = compared.filter(|at| !self.clients[*at].is_closed() && is_alike(&self.clients[*at]));
+        let places = (0..count).map(|step| (from + step) % count);
+        let is_there = |at: &usize| {
+            let client = &self.clients[*at];
+            client.door.is_for_clients() == door.is_for_clients() && !client.is_closed()
+        };
+        let there = places.filter(is_there).take(COMPARED_MOST);
         let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
         let Some((_, longest)) = idle.min() else { return false };
         self.clients.swap_remove(longest).close("room", &self.status);

@@ -50,16 +50,16 @@ impl RequestView<'_> {
     }
 }
 
-/// The most bytes of a head that are read again for the routes of other readings. It bounds what a request costs.
-const READ_AGAIN_MOST: usize = 32 << 10;
+/// The most bytes of a head that are read for the routes of other readings. It bounds what a request costs.
+const READ_MOST: usize = 32 << 10;
 
 /// The rules that count a request, and their terms in the same order.
 #[derive(Default)]
 pub(super) struct Demands<'g> {
     pub(super) rules: Cow<'g, [Arc<Rule>]>,
     pub(super) terms: SmallVec<[Terms; 1]>,
-    /// The bytes that have been read again.
-    read_again: usize,
+    /// The bytes that have been read for the routes of other readings.
+    read: usize,
 }
 
 impl<'g> Demands<'g> {
@@ -67,7 +67,7 @@ impl<'g> Demands<'g> {
     pub(super) fn of(found: &Found<'g, '_, Route>, request: &RequestView<'_>) -> Self {
         let rules = &*found.route.rules;
         let terms = rules.iter().map(|rule| request.terms(rule, found)).collect();
-        Self { rules: Cow::Borrowed(rules), terms, read_again: 0 }
+        Self { rules: Cow::Borrowed(rules), terms, read: 0 }
     }
 
     /// Adds those of another route that servers may see in the request, so that no spelling escapes a limit.
@@ -85,11 +85,12 @@ impl<'g> Demands<'g> {
             if count(&self.rules, rule) && !key.contains(&KeyPart::Host) {
                 continue;
             }
-            self.read_again += request.target.length_read(key, &request.parts.headers);
-            match (self.read_again > READ_AGAIN_MOST, rule.limit().shadows()) {
-                (false, _) => self.add_rule(rule, request.terms(rule, other)),
-                (true, true) => {}
-                (true, false) => return Err(Rejection::PathAmbiguous),
+            let read = self.read + request.target.length_read(key, &request.parts.headers);
+            if read <= READ_MOST {
+                self.read = read;
+                self.add_rule(rule, request.terms(rule, other));
+            } else if !rule.limit().shadows() {
+                return Err(Rejection::PathAmbiguous);
             }
         }
         let has_too_many = |(rule, terms): (&Arc<Rule>, &Terms)| {

@@ -496,6 +496,14 @@ fn a_long_head_is_not_read_for_many_readings() {
         let is_rejected = requests.map(|request| planned(&desk, &request).ends_with(" path-ambiguous"));
         assert_eq!(is_rejected, expected, "{key} {mode}");
     }
+    // What only shadows takes no room of what doesn't.
+    let desk = Desk::of(
+        "[limits.l]\nkey = [\"route\", \"header:authorization\"]\nrate = \"5/s\"\nmode = \"shadow\"\n\
+         [limits.m]\nkey = [\"route\", \"ip\"]\nrate = \"5/s\"\n\
+         [[routes]]\npath = \"/{*rest}\"\nrespond = {}\nlimits = [\"l\", \"m\"]\n",
+        true,
+    );
+    assert!(!planned(&desk, &ask(usual[1], 20_000)).ends_with(" path-ambiguous"));
 }
 
 #[test]

@@ -60,15 +60,15 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
 /// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own or of Struts.
 fn may_be(sent: &[u8], name: &[u8]) -> bool {
+    if is_shorter(sent, name) {
+        return false;
+    }
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     // Most names have none of these.
     let has_more = || {
         let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
         has_prefix || sent.iter().any(|byte| is_mark(byte) || *byte == b'%')
     };
-    if is_shorter(sent, name) {
-        return false;
-    }
     names_match(sent, name)
         || letters_match(sent, name)
         || has_more() && {

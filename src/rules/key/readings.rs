@@ -171,7 +171,7 @@ pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
     }
-    if sent.is_empty() || differs_at_once(sent, name) {
+    if sent.is_empty() || begins_otherwise(sent, name) {
         return false;
     }
     let has_brackets = name.contains(&b'[');
@@ -192,7 +192,7 @@ pub(super) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
     let mut wanted = name.iter().copied().filter(is_letter).peekable();
     let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
     // Without any separator, `username` isn't taken for `user[name]`.
-    if wanted.peek().is_none() || differs_at_once(sent, name) || is_nested && sent.iter().all(is_letter) {
+    if wanted.peek().is_none() || begins_otherwise(sent, name) || is_nested && sent.iter().all(is_letter) {
         return false;
     }
     let mut sent = folded(sent).filter(is_letter);
@@ -200,11 +200,11 @@ pub(super) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
         && sent.next().is_none()
 }
 
-/// Returns true if a name that was sent begins with another letter than this one, or is shorter, as most are.
-fn differs_at_once(sent: &[u8], name: &[u8]) -> bool {
+/// Returns true if a name that was sent begins with another letter than this one, as most do.
+fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
     let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric();
     let first = sent.first().filter(is_letter).zip(name.first().filter(is_letter));
-    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted)) || is_shorter(sent, name)
+    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
 }
 
 /// Returns true if a name that was sent has fewer bytes than this one letters and digits, so that no server can take it for this.
