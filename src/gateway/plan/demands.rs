@@ -58,8 +58,8 @@ const READ_MOST: usize = 32 << 10;
 pub(super) struct Demands<'g> {
     pub(super) rules: Cow<'g, [Arc<Rule>]>,
     pub(super) terms: SmallVec<[Terms; 1]>,
-    /// The bytes that have been read for the routes of other readings.
-    read: usize,
+    /// The bytes that have been read for the routes of other readings, by limits that may refuse and by those that only shadow.
+    read: [usize; 2],
 }
 
 impl<'g> Demands<'g> {
@@ -67,13 +67,13 @@ impl<'g> Demands<'g> {
     pub(super) fn of(found: &Found<'g, '_, Route>, request: &RequestView<'_>) -> Self {
         let rules = &*found.route.rules;
         let terms = rules.iter().map(|rule| request.terms(rule, found)).collect();
-        Self { rules: Cow::Borrowed(rules), terms, read: 0 }
+        Self { rules: Cow::Borrowed(rules), terms, read: [0; 2] }
     }
 
     /// Adds those of another route that servers may see in the request, so that no spelling escapes a limit.
     ///
     /// # Errors
-    /// A limit that doesn't only shadow would count the request for too many keys, or there is too much to read again.
+    /// A limit that doesn't only shadow would count the request for too many keys, or there is too much to read for it.
     pub(super) fn add(
         &mut self,
         other: &Found<'g, '_, Route>,
@@ -85,12 +85,13 @@ impl<'g> Demands<'g> {
             if count(&self.rules, rule) && !key.contains(&KeyPart::Host) {
                 continue;
             }
-            let read = self.read + request.target.length_read(key, &request.parts.headers);
-            if read <= READ_MOST {
-                self.read = read;
-                self.add_rule(rule, request.terms(rule, other));
-            } else if !rule.limit().shadows() {
-                return Err(Rejection::PathAmbiguous);
+            let shadows = rule.limit().shadows();
+            let read = &mut self.read[usize::from(shadows)];
+            *read += request.target.length_read(key, &request.parts.headers);
+            match (*read <= READ_MOST, shadows) {
+                (true, _) => self.add_rule(rule, request.terms(rule, other)),
+                (false, true) => {}
+                (false, false) => return Err(Rejection::PathAmbiguous),
             }
         }
         let has_too_many = |(rule, terms): (&Arc<Rule>, &Terms)| {
