@@ -44,7 +44,7 @@ pub(super) struct ConnectionSlots {
 
 #[derive(Default)]
 struct SlotCounts {
-    /// Those of open connections, and those of listeners that wait for their next connection.
+    /// The slots of open connections, and of listeners that wait for their next one.
     taken: AtomicUsize,
     open: AtomicUsize,
 }

@@ -178,13 +178,11 @@ fn clients_take_no_room_of_callers() {
     let server =
         "[server]\nworkers = 1\nmax_connections = 10\ntimeouts = { header = \"60s\", idle = \"60s\" }";
     let decider = Decider::start("", &format!("{server}\n{THREE}"));
-    let request = fields(&get("/other", &[]));
     // Responses that are never read, more than may be in flight.
     let mut blocking =
         [(); 2].map(|()| Frames::connect_with(decider.gateway.address(), &[(INITIAL_WINDOW, 0)]));
     for client in &mut blocking {
-        let begins = |at: u32| frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &request);
-        client.write(&(0..90).map(begins).collect::<Vec<_>>().concat());
+        client.ask_at_once(90, &get("/other", &[]));
         (0..90).for_each(|_| drop(client.next_of(HEADERS)));
     }
     let mut asking = Frames::connect(decider.address);
@@ -211,12 +209,11 @@ fn clients_take_no_room_of_callers() {
 #[test]
 fn a_burst_of_calls_on_a_new_connection_is_answered() {
     let decider = Decider::start("", &format!("[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{THREE}"));
-    let call = fields(&get("/check", &[("x-forwarded-uri", "/other")]));
-    let request = fields(&get("/other", &[]));
-    for (address, block) in [(decider.address, call), (decider.gateway.address(), request)] {
+    let call = get("/check", &[("x-forwarded-uri", "/other")]);
+    let request = get("/other", &[]);
+    for (address, head) in [(decider.address, call), (decider.gateway.address(), request)] {
         let mut proxy = Frames::connect(address);
-        let begins = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
-        proxy.write(&(0..1_200).map(|at| begins(2 * at + 1)).collect::<Vec<_>>().concat());
+        proxy.ask_at_once(1_200, &head);
         for at in 0..1_200 {
             let frame = proxy.next_of(HEADERS);
             assert!([200, 404].contains(&frame.status()), "{address}: {at}: {frame:?}");

@@ -197,6 +197,13 @@ impl Frames {
         self.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(of));
     }
 
+    /// Sends so many requests without a body at once, on the streams from 1 on.
+    pub(crate) fn ask_at_once(&mut self, count: u32, of: &[(&str, &str)]) {
+        let head = fields(of);
+        let ask = |at| frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &head);
+        self.write(&(0..count).map(ask).collect::<Vec<_>>().concat());
+    }
+
     pub(crate) fn reset(&mut self, stream: u32) {
         self.reset_with(stream, CANCEL);
     }

@@ -563,8 +563,7 @@ fn more_streams_than_may_be_are_refused() {
     assert_eq!((refused.stream, refused.code()), (201, REFUSED_STREAM));
     let mut other = Frames::connect(gateway.address());
     // One of each connection is served whatever others have in flight.
-    let begins = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&get("/", &[])));
-    other.write(&[begins(1), begins(3)].concat());
+    other.ask_at_once(2, &get("/", &[]));
     let refused = other.next_of(HEADERS);
     assert_eq!((refused.stream, refused.status()), (3, 503));
     (0..101).for_each(|_| release.send(()).unwrap());

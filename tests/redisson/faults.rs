@@ -187,7 +187,7 @@ fn issue_3526_many_members_end_at_once() {
     assert_eq!(value(&mut script, "a"), 2_999);
 }
 
-/// How often grants were read since the statistics were reset.
+/// Returns how often grants were read since the statistics were reset.
 fn reads(script: &mut Script) -> u32 {
     let stats = String::from_utf8(script.command(&["INFO", "commandstats"]).bytes().to_vec()).unwrap();
     let calls = stats.split("cmdstat_zrange:calls=").nth(1).unwrap().split(',').next().unwrap();

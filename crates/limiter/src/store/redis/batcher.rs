@@ -64,7 +64,7 @@ pub(super) struct Lane {
     pub(super) mode: SendMode,
 }
 
-/// How operations on a slot are sent.
+/// The way in which operations on a slot are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SendMode {
     /// Waiting operations go in one call.

@@ -48,7 +48,7 @@ pub(super) struct Node {
     pub(super) since: Instant,
 }
 
-/// What the threads share of a node.
+/// The part of a node that all threads share.
 pub(super) struct SharedNode {
     pub(super) name: String,
     config: ArcSwap<Config>,
