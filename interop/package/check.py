@@ -172,7 +172,8 @@ class Load:
 
     def __init__(self, clients, pause):
         self.statuses, self.failures, self.ended, self.pause = [], [], False, pause
-        self.threads = [threading.Thread(target=self.client) for _ in range(clients)]
+        # Daemons, which don't hold up the end of a check that has failed.
+        self.threads = [threading.Thread(target=self.client, daemon=True) for _ in range(clients)]
         for thread in self.threads:
             thread.start()
 
@@ -210,11 +211,11 @@ def upgraded_under_load():
         gateways = [start("/usr/bin/tollgate", "run", "--config", f"/etc/tollgate/{number}.toml") for number in (1, 2)]
         haproxy = subprocess.Popen(["haproxy", "-q", "-db", "-f", str(proxy)])
         until("both gateways are ready", lambda: answers(7001) and answers(7002) and answers(7000))
-        # Slowly, so that permits are left when the gateways are replaced.
+        # Slowly, so that permits are left when the gateways have been replaced.
         load = Load(clients=8, pause=0.1)
         until("there is load", lambda: len(load.statuses) > 100)
         run("dpkg", "--force-confold", "--install", "/newer.deb")
-        load.pause = 0
+        load.pause = 0.02
         admitted = []
         for at, number in enumerate((1, 2)):
             admitted.append(load.admitted())
@@ -225,6 +226,7 @@ def upgraded_under_load():
             until("the new gateway serves", lambda: len(load.statuses) > before + 200)
         admitted.append(load.admitted())
         assert 0 < admitted[0] < admitted[1] < admitted[2] < PERMITS, f"not all mixtures of versions have admitted: {admitted}"
+        load.pause = 0
         until("the limit is reached", lambda: load.statuses.count(429) > 100, seconds=240)
         load.end()
         statuses = {status: load.statuses.count(status) for status in set(load.statuses)}
