@@ -33,11 +33,28 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The interval at which an ongoing problem is logged.
 const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The slots for connections, for clients and for callers of `[decisions]`, so that neither take those of the others: `max_connections`
-/// each, and some for those that get a 503.
+/// The side that a peer is on. Neither side takes connections or requests from the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Clients, and all who may not ask for decisions.
+    Clients,
+    /// Callers of `[decisions]` that may ask.
+    Callers,
+}
+
+impl Side {
+    /// Returns the side that most peers at this door are on.
+    fn at(door: Door) -> Self {
+        match door {
+            Door::Requests => Self::Clients,
+            Door::Decisions | Door::PlainDecisions => Self::Callers,
+        }
+    }
+}
+
+/// The slots for connections, of each [side](Side): `max_connections`, and some for those that get a 503.
 pub(super) struct ConnectionSlots {
-    of_clients: SlotCounts,
-    of_callers: SlotCounts,
+    counts: [SlotCounts; 2],
     settings: Arc<ArcSwap<ConnectionSettings>>,
     changes: Notify,
 }
@@ -52,7 +69,7 @@ struct SlotCounts {
 /// A slot for a connection, in use until it is dropped.
 pub(super) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
-    door: Door,
+    side: Side,
     is_open: bool,
 }
 
@@ -67,8 +84,9 @@ pub(super) struct Accepted {
     pub(super) stream: ClientStream,
     pub(super) peer: SocketAddr,
     pub(super) door: Door,
+    pub(super) side: Side,
     pub(super) guard: ConnectionGuard,
-    /// True if there are already `max_connections` others by this door.
+    /// True if there are already `max_connections` others on this side.
     pub(super) is_surplus: bool,
 }
 
@@ -104,7 +122,7 @@ impl Control {
         loop {
             let next = async {
                 // Beyond all limits, connections wait in the listener's backlog.
-                let slot = self.slots.take(door).await;
+                let slot = self.slots.take(Side::at(door)).await;
                 (listener.accept().await, slot)
             };
             let (accepted, slot) = select! {
@@ -115,7 +133,7 @@ impl Control {
             match accepted {
                 Ok((stream, peer)) => {
                     self.status.note_accepted();
-                    self.assign(stream, peer, slot).await;
+                    self.assign(stream, peer, door, slot).await;
                 }
                 // The client has already left.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -134,11 +152,11 @@ impl Control {
         // Connections in the backlog are served, since closing the socket would reset them.
         listener.hide();
         for _ in 0..QUEUED_MOST {
-            let slot = self.slots.take(door).await;
+            let slot = self.slots.take(Side::at(door)).await;
             match listener.accept_waiting().await {
                 Some(Ok((stream, peer))) => {
                     self.status.note_accepted();
-                    self.assign(stream, peer, slot).await;
+                    self.assign(stream, peer, door, slot).await;
                 }
                 Some(Err(_)) => {}
                 None => break,
@@ -146,14 +164,21 @@ impl Control {
         }
     }
 
-    async fn assign(&self, stream: ClientStream, peer: SocketAddr, mut slot: ConnectionSlot) {
+    async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
+        let may_ask =
+            || self.gateway.load().admits_caller(peer.ip(), self.settings.load().tls.at(door).is_some());
+        let slot = match slot.side {
+            Side::Callers if !may_ask() => slot.exchanged(Side::Clients),
+            _ => Some(slot),
+        };
+        let Some(mut slot) = slot else { return self.status.note_closed("surplus") };
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let (door, is_surplus) = (slot.door, slot.open());
+        let (side, is_surplus) = (slot.side, slot.open());
         let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
-        if inbox.accepted.send(Accepted { stream, peer, door, guard, is_surplus }).await.is_err() {
+        if inbox.accepted.send(Accepted { stream, peer, door, side, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");
         }
     }
@@ -161,22 +186,17 @@ impl Control {
 
 impl ConnectionSlots {
     pub(super) fn new(settings: Arc<ArcSwap<ConnectionSettings>>) -> Arc<Self> {
-        let (of_clients, of_callers) = <(SlotCounts, SlotCounts)>::default();
-        Arc::new(Self { of_clients, of_callers, settings, changes: Notify::new() })
+        Arc::new(Self { counts: Default::default(), settings, changes: Notify::new() })
     }
 
     /// Returns the number of slots that are taken.
     pub(super) fn taken(&self) -> usize {
-        self.of_clients.taken.load(Relaxed) + self.of_callers.taken.load(Relaxed)
+        self.counts.iter().map(|counts| counts.taken.load(Relaxed)).sum()
     }
 
-    /// Returns by how many connections those of clients or callers exceed `max_connections`.
-    pub(super) fn surplus(&self, door: Door) -> usize {
-        self.counts(door).open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
-    }
-
-    fn counts(&self, door: Door) -> &SlotCounts {
-        if door.is_for_clients() { &self.of_clients } else { &self.of_callers }
+    /// Returns by how many connections those of a side exceed `max_connections`.
+    pub(super) fn surplus(&self, side: Side) -> usize {
+        self.counts[side as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
     /// Lets acceptors look at the settings again.
@@ -184,17 +204,23 @@ impl ConnectionSlots {
         self.changes.notify_waiters();
     }
 
-    /// Waits for a free slot of a door and takes it.
-    async fn take(self: &Arc<Self>, door: Door) -> ConnectionSlot {
+    /// Waits for a free slot of a side and takes it.
+    async fn take(self: &Arc<Self>, side: Side) -> ConnectionSlot {
         loop {
             let changed = self.changes.notified();
-            let most = self.settings.load().clients_most + REJECTED_MOST;
-            let another = |taken| (taken < most).then_some(taken + 1);
-            if self.counts(door).taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
-                return ConnectionSlot { slots: self.clone(), door, is_open: false };
+            if let Some(slot) = self.take_now(side) {
+                return slot;
             }
             changed.await;
         }
+    }
+
+    /// Takes a slot of a side, if one is free.
+    fn take_now(self: &Arc<Self>, side: Side) -> Option<ConnectionSlot> {
+        let most = self.settings.load().clients_most + REJECTED_MOST;
+        let another = |taken| (taken < most).then_some(taken + 1);
+        let taken = self.counts[side as usize].taken.fetch_update(Relaxed, Relaxed, another);
+        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), side, is_open: false })
     }
 
     /// Waits until all slots are free.
@@ -210,17 +236,22 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
+    /// Exchanges it for one of the other side, if one is free there.
+    fn exchanged(self, side: Side) -> Option<Self> {
+        self.slots.take_now(side)
+    }
+
     /// Counts its connection as open. Returns true if there are already `max_connections` others.
     fn open(&mut self) -> bool {
         self.is_open = true;
-        let others = self.slots.counts(self.door).open.fetch_add(1, Relaxed);
+        let others = self.slots.counts[self.side as usize].open.fetch_add(1, Relaxed);
         others >= self.slots.settings.load().clients_most
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let counts = self.slots.counts(self.door);
+        let counts = &self.slots.counts[self.side as usize];
         if self.is_open {
             counts.open.fetch_sub(1, Relaxed);
         }

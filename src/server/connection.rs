@@ -26,6 +26,7 @@ use tollgate_http1::{Input, Stream};
 
 use super::{
     ConnectionSettings, Door, Status,
+    accept::Side,
     client::{Http2Request, Watch, Watched},
     frames::Metered,
     health,
@@ -49,23 +50,16 @@ pub(super) struct ClientConnection {
     pub(super) scheme: &'static str,
     /// The door that it came in by.
     pub(super) door: Door,
+    /// The side that the other end is on.
+    pub(super) side: Side,
     /// True if there are too many connections, so that requests are answered with 503.
     pub(super) is_rejected: bool,
     pub(super) settings: Arc<ConnectionSettings>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
-    /// The tasks of the worker's HTTP/2 requests.
-    pub(super) streams: WorkerStreams,
-}
-
-/// The tasks of a worker's HTTP/2 requests.
-#[derive(Clone, Debug, Default)]
-pub(super) struct WorkerStreams {
-    pub(super) of_clients: TaskTracker,
-    /// The calls of those that may ask for decisions. They have no common bound: another proxy may let requests pass that it can't ask
-    /// about, and has a bound of its own.
-    pub(super) of_callers: TaskTracker,
+    /// The tasks of the HTTP/2 requests of its side, at the worker.
+    pub(super) streams: TaskTracker,
 }
 
 impl ClientConnection {
@@ -126,11 +120,13 @@ impl ClientConnection {
             false => Box::new(Metered::new(stream, connection.watch.clone(), connection.status.clone())),
         };
         let io = TokioIo::new(stream);
-        let (all, most) = match is_of_many && !connection.door.is_for_clients() {
-            true => (&connection.streams.of_callers, usize::MAX),
-            false => (&connection.streams.of_clients, connection.settings.streams_most),
+        let most = match connection.side {
+            Side::Clients => connection.settings.streams_most,
+            // Another proxy may let requests pass that it can't ask about, and has a bound of its own.
+            Side::Callers => usize::MAX,
         };
-        let streams = StreamExecutor::new(all.clone(), most, connection.settings.timeouts.idle);
+        let streams =
+            StreamExecutor::new(connection.streams.clone(), most, connection.settings.timeouts.idle);
         let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams.clone());
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -185,10 +181,9 @@ impl ClientConnection {
     /// Returns true for the connection of a proxy. Its clients cancel requests as they like, and a connection that is closed for that
     /// would fail the requests of all others.
     fn is_of_many_clients(&self) -> bool {
-        let (gateway, peer) = (self.gateway.load(), self.peer.ip());
         match self.door {
-            Door::Requests => gateway.is_proxy(peer),
-            Door::Decisions | Door::PlainDecisions => gateway.admits_caller(peer, self.scheme == "https"),
+            Door::Requests => self.gateway.load().is_proxy(self.peer.ip()),
+            Door::Decisions | Door::PlainDecisions => self.side == Side::Callers,
         }
     }
 

@@ -47,13 +47,6 @@ pub(super) enum Door {
     PlainDecisions,
 }
 
-impl Door {
-    /// Returns true if clients come by this door, and false for callers that ask for decisions.
-    pub(super) fn is_for_clients(self) -> bool {
-        self == Self::Requests
-    }
-}
-
 /// An address to listen on, and the service there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entrance {

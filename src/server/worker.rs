@@ -19,15 +19,16 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
 use tollgate_limiter::StoreError;
 
 use crate::gateway::Gateway;
 
 use super::{
     FirstConnection, Stage, Status,
-    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle},
+    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, Side},
     client::Watch,
-    connection::{ClientConnection, WorkerStreams},
+    connection::ClientConnection,
     listener::{ClientStream, Door},
     proxy_protocol,
     settings::ConnectionSettings,
@@ -101,7 +102,7 @@ async fn run(
         status,
         unidentified: JoinSet::new(),
         connections: JoinSet::new(),
-        streams: WorkerStreams::default(),
+        streams: Default::default(),
         clients: Vec::new(),
         surplus: [0; 2],
         surplus_log: LogThrottle::default(),
@@ -148,20 +149,22 @@ struct Worker {
     /// The connections whose proxies haven't stated the client yet. Draining closes them.
     unidentified: JoinSet<Option<Identified>>,
     connections: JoinSet<()>,
-    streams: WorkerStreams,
+    /// The tasks of the HTTP/2 requests of each side.
+    streams: [TaskTracker; 2],
     /// The clients of the connections. Those of closed ones are removed at the next check.
     clients: Vec<WatchedClient>,
-    /// The number of clients' connections, and of callers', above the limit at the last check.
+    /// The number of connections of each side above the limit at the last check.
     surplus: [usize; 2],
     surplus_log: LogThrottle,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
 }
 
-/// A client whose connection isn't served yet.
-struct Caller {
+/// A connection that isn't served yet.
+struct Arrival {
     peer: SocketAddr,
     door: Door,
+    side: Side,
     guard: ConnectionGuard,
     is_rejected: bool,
 }
@@ -169,7 +172,7 @@ struct Caller {
 /// A client, and the task that serves it.
 struct WatchedClient {
     peer: SocketAddr,
-    door: Door,
+    side: Side,
     watch: Arc<Watch>,
     task: AbortHandle,
 }
@@ -200,27 +203,31 @@ impl WatchedClient {
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
-    fn accept(&mut self, Accepted { stream, peer, door, guard, is_surplus }: Accepted) {
-        let is_rejected = is_surplus && !self.make_room(door);
+    fn accept(&mut self, Accepted { stream, peer, door, side, guard, is_surplus }: Accepted) {
+        let is_rejected = is_surplus && !self.make_room(side);
         if is_rejected {
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
-                let others = if door.is_for_clients() { "clients" } else { "callers of [decisions]" };
+                let others = match side {
+                    Side::Clients => "clients",
+                    Side::Callers => "callers of [decisions]",
+                };
                 tracing::warn!(
                     "all connections are in use, so further {others} get 503\nraise server.max_connections"
                 );
             }
         }
-        let (settings, caller) = (self.settings.load_full(), Caller { peer, door, guard, is_rejected });
+        let (settings, arrival) =
+            (self.settings.load_full(), Arrival { peer, door, side, guard, is_rejected });
         let served = match stream {
             ClientStream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
                 let tls = settings.tls.at(door).map(|tls| tls.acceptor.clone());
-                self.receive(stream, tls, caller);
+                self.receive(stream, tls, arrival);
             }),
             ClientStream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
                 // Boxed, so that everything below is compiled once for unix sockets and TLS.
                 let stream: Box<dyn tollgate_http1::Stream> = Box::new(stream);
-                self.receive(stream, None, caller);
+                self.receive(stream, None, arrival);
             }),
         };
         if let Err(error) = served {
@@ -228,16 +235,21 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, mut stream: impl tollgate_http1::Stream, tls: Option<TlsAcceptor>, caller: Caller) {
+    fn receive(
+        &mut self,
+        mut stream: impl tollgate_http1::Stream,
+        tls: Option<TlsAcceptor>,
+        arrival: Arrival,
+    ) {
         let has_proxy_header =
-            caller.door == Door::Requests && self.gateway.load().expects_proxy_header(caller.peer.ip());
+            arrival.door == Door::Requests && self.gateway.load().expects_proxy_header(arrival.peer.ip());
         if !has_proxy_header {
-            return self.serve(stream, tls, caller);
+            return self.serve(stream, tls, arrival);
         }
         let within = self.settings.load().timeouts.header;
         self.unidentified.spawn(async move {
-            let peer = proxy_protocol::client(&mut stream, caller.peer, within).await?;
-            let serve = move |worker: &mut Self| worker.serve(stream, tls, Caller { peer, ..caller });
+            let peer = proxy_protocol::client(&mut stream, arrival.peer, within).await?;
+            let serve = move |worker: &mut Self| worker.serve(stream, tls, Arrival { peer, ..arrival });
             Some(Box::new(serve) as Identified)
         });
     }
@@ -246,19 +258,20 @@ impl Worker {
         &mut self,
         stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
-        Caller { peer, door, guard, is_rejected }: Caller,
+        Arrival { peer, door, side, guard, is_rejected }: Arrival,
     ) {
         let watch = Arc::new(Watch::new());
         let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
             door,
+            side,
             is_rejected,
             settings: self.settings.load_full(),
             gateway: self.gateway.clone(),
             status: self.status.clone(),
             watch: watch.clone(),
-            streams: self.streams.clone(),
+            streams: self.streams[side as usize].clone(),
         };
         let task = self.connections.spawn(async move {
             let served = pin!(async move {
@@ -276,7 +289,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.push(WatchedClient { peer, door, watch, task });
+        self.clients.push(WatchedClient { peer, side, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -284,7 +297,7 @@ impl Worker {
         self.connections.shutdown().await;
         let flushed = async {
             // The requests end with their connections.
-            for streams in [&self.streams.of_clients, &self.streams.of_callers] {
+            for streams in &self.streams {
                 streams.close();
                 streams.wait().await;
             }
@@ -317,24 +330,24 @@ impl Worker {
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
     /// makes room on its own.
     fn enforce_limit(&mut self) {
-        for (place, door) in [Door::Requests, Door::Decisions].into_iter().enumerate() {
-            let surplus = self.slots.surplus(door);
-            let lasting = surplus.min(mem::replace(&mut self.surplus[place], surplus));
+        for side in [Side::Clients, Side::Callers] {
+            let surplus = self.slots.surplus(side);
+            let lasting = surplus.min(mem::replace(&mut self.surplus[side as usize], surplus));
             for _ in 0..lasting.div_ceil(self.status.workers()) {
-                if !self.make_room(door) {
+                if !self.make_room(side) {
                     break;
                 }
             }
         }
     }
 
-    /// Closes the connection that has been idle longest, of those of clients or of callers. Returns false if none is idle.
-    fn make_room(&mut self, door: Door) -> bool {
+    /// Closes the connection of a side that has been idle longest. Returns false if none is idle.
+    fn make_room(&mut self, side: Side) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
         let places = (0..count).map(|step| (from + step) % count);
         let is_there = |at: &usize| {
             let client = &self.clients[*at];
-            client.door.is_for_clients() == door.is_for_clients() && !client.is_closed()
+            client.side == side && !client.is_closed()
         };
         let there = places.filter(is_there).take(COMPARED_MOST);
         let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));

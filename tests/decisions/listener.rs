@@ -1,6 +1,6 @@
 //! The listener: its protocols, its access control, its bounds, and its reloads.
 
-use std::{process::Command, time::Duration};
+use std::{io::Write, net::TcpStream, process::Command, time::Duration};
 
 use crate::{
     decisions::{Decider, THREE, address},
@@ -203,6 +203,33 @@ fn clients_take_no_room_of_callers() {
     std::thread::sleep(Duration::from_millis(600));
     asking.ask(3, &get("/check", &[("x-forwarded-uri", "/other")]));
     assert_eq!(asking.told(3).status, 200);
+}
+
+#[test]
+fn those_who_may_not_ask_take_no_room_of_callers() {
+    let own = own_address();
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 1\nmax_connections = 10\ntimeouts = {{ header = \"60s\", idle = \"60s\" }}\n\
+         [decisions]\nlisten = \"0.0.0.0:0\"\ntrusted_proxies = [\"198.51.100.0/24\"]\n{THREE}"
+    ));
+    let port = address(&gateway).port();
+    let mut asking = Frames::connect(([127, 0, 0, 1], port).into());
+    asking.ask(1, &get("/check", &[("x-forwarded-uri", "/other")]));
+    assert_eq!(asking.told(1).status, 200);
+    // As many as there may be of both sides together, and as are told that there are too many.
+    let begun = (0..2 * (10 + 64)).map(|_| {
+        let mut stranger = TcpStream::connect(format!("{own}:{port}")).unwrap();
+        // It may have been closed already.
+        let _ = stranger.write_all(b"GET /check HTTP/1.1\r\n");
+        stranger
+    });
+    let _begun: Vec<_> = begun.collect();
+    std::thread::sleep(Duration::from_millis(600));
+    asking.ask(3, &get("/check", &[("x-forwarded-uri", "/other")]));
+    assert_eq!(asking.told(3).status, 200);
+    let mut other = Frames::connect(([127, 0, 0, 1], port).into());
+    other.ask(1, &get("/check", &[("x-forwarded-uri", "/other")]));
+    assert_eq!(other.told(1).status, 200);
 }
 
 /// Envoy puts all calls that are pending on a new connection, before it can know how many are taken.

@@ -7,15 +7,14 @@ use tokio::{
     task::{JoinHandle, yield_now},
     time::timeout,
 };
+use tokio_util::task::TaskTracker;
 use tollgate_limiter::Limiter;
 
 use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{
-        ConnectionSettings, Door, Status, client::Watch, connection::WorkerStreams, settings::TlsOfDoors,
-    },
+    server::{ConnectionSettings, Door, Status, accept::Side, client::Watch, settings::TlsOfDoors},
 };
 
 const TOML: &str = "[limits.l]\nkey = \"global\"\nrate = \"1/h\"\n[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
@@ -39,12 +38,13 @@ impl Client {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
             door: Door::Requests,
+            side: Side::Clients,
             is_rejected: false,
             settings: Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
             status: Arc::new(Status::new(Arc::default(), Vec::new())),
             watch: watch.clone(),
-            streams: WorkerStreams::default(),
+            streams: TaskTracker::default(),
         };
         let (stream, server) = duplex(1 << 20);
         let served = spawn(async move {
