@@ -70,13 +70,14 @@ pub(crate) fn read<B>(
         takes_trailers: false,
     };
     let (mut is_coded, mut has_length, mut is_list) = (false, false, false);
-    // One look at each field is cheaper than looking up fields that are rarely there.
-    for (name, value) in request.headers() {
+    // One look at each name is cheaper than looking up fields that are rarely there. A field may have many lines.
+    for name in request.headers().keys() {
         match *name {
             CONNECTION => framing.persists = head::persists(version, request.headers()),
             CONTENT_LENGTH => {
+                let mut lines = request.headers().get_all(CONTENT_LENGTH).into_iter();
                 has_length = true;
-                is_list |= value.as_bytes().contains(&b',');
+                is_list = lines.any(|line| line.as_bytes().contains(&b','));
             }
             TRANSFER_ENCODING => is_coded = true,
             EXPECT => {
@@ -216,7 +217,7 @@ fn write_date(now: Instant, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use hyper::Response;
+    use hyper::{Response, header::HeaderValue};
 
     use super::*;
     use tollgate_http1::{Input, head::request};
@@ -309,6 +310,18 @@ mod tests {
             Encoder::UntilClose => "until close".to_owned(),
         };
         (before.to_owned(), encoder, persists)
+    }
+
+    /// Quadratic time would be minutes.
+    #[test]
+    fn a_field_of_many_lines_is_read_in_linear_time() {
+        for name in [CONNECTION, TE, EXPECT] {
+            let mut request = Request::new(());
+            let line = HeaderValue::from_bytes(&b"b,".repeat(100)).unwrap();
+            (0..20_000).for_each(|_| drop(request.headers_mut().append(name.clone(), line.clone())));
+            let (framing, _) = read(&mut request, usize::MAX).unwrap();
+            assert!(framing.persists && !framing.takes_trailers && !framing.expects_continue);
+        }
     }
 
     #[test]
