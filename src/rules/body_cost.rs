@@ -68,8 +68,7 @@ impl BodyCost {
     }
 
     /// Returns the cost, when the body has ended or broken off. `None` if it doesn't state one.
-    pub(super) fn end(mut self) -> Option<u32> {
-        self.number.end();
+    pub(super) fn end(self) -> Option<u32> {
         self.number.found()
     }
 }
@@ -143,6 +142,8 @@ mod tests {
             (": hello\r\nevent: x\r\ndata:{\"usage\":\r\ndata:{\"total_tokens\":9}}\r\n\r\n", Some(9)),
             ("data: {\"usage\":{\r\rdata: {\"usage\":{\"total_tokens\":4}}\r\r", Some(4)),
             ("data: {\"usage\":{\"total_tokens\":3}}", Some(3)),
+            ("data: {\"usage\":{\"total_tokens\":12", None),
+            ("data: {\"usage\":{\"total_tokens\":12\n\n", Some(12)),
             (
                 "id: {\"usage\":{\"total_tokens\":1}}\n\ndat\n\ndatax: {\"usage\":{\"total_tokens\":2}}\n\n",
                 None,

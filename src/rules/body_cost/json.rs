@@ -1,6 +1,7 @@
 //! A number at a JSON pointer, found while the text passes by in pieces of any size. Nothing of it is kept but the number.
 //!
-//! Texts that aren't valid JSON have no number, or any: they are never an error.
+//! Texts that aren't valid JSON have no number, or any: they are never an error. A number counts once a byte behind it has been read,
+//! since a text may break off within it.
 
 use crate::config::JsonPointer;
 
@@ -54,7 +55,6 @@ impl NumberAt {
 
     /// Begins another text, whatever the one before it lacks. What was found stays.
     pub(super) fn restart(&mut self) {
-        self.end();
         self.path.clear();
         self.state = self.value();
     }
@@ -143,13 +143,6 @@ impl NumberAt {
             _ => {}
         }
         true
-    }
-
-    /// Ends the text, and with it a number.
-    pub(super) fn end(&mut self) {
-        if matches!(self.state, State::Number { .. }) {
-            self.end_number();
-        }
     }
 
     fn begin_value(&mut self, byte: u8, is_at_pointer: bool) {
@@ -243,7 +236,6 @@ mod tests {
     fn found(pointer: &str, text: &str, piece: usize) -> Option<u32> {
         let mut number = NumberAt::new(JsonPointer::parse(pointer).unwrap());
         text.as_bytes().chunks(piece).for_each(|piece| number.read(piece));
-        number.end();
         number.found()
     }
 
@@ -270,6 +262,8 @@ mod tests {
             ("/n", r#"{"n":"1"}"#, None),
             ("/n", "[DONE]", None),
             ("/n", "]]}}{\"n\":1}", Some(1)),
+            ("/n", r#"{"n":98"#, None),
+            ("/n", r#"{"n":98,"#, Some(98)),
             ("/n", "", None),
         ] {
             for piece in [1, 2, 7, 4096] {
