@@ -3,7 +3,8 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Readings, TooManyReadings, form_decoded, names_match, percent_decoded, without_wide_spaces,
+    Readings, TooManyReadings, form_decoded, names_match, percent_decoded, without_controls,
+    without_wide_spaces,
 };
 
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
@@ -157,8 +158,10 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
     let unquoted = unquoted(value);
     for text in [unquoted, value] {
         readings.add(text)?;
-        readings.add(percent_decoded(text))?;
-        readings.add(form_decoded(text))?;
+        for decoded in [percent_decoded(text), form_decoded(text)] {
+            readings.add(without_controls(&decoded).into_owned())?;
+            readings.add(decoded)?;
+        }
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {
@@ -345,6 +348,7 @@ mod tests {
             ("", &[None]),
             // Decoded once
             ("sid=%6b1", &[Some("%6b1"), Some("k1")]),
+            ("sid=k%011", &[Some("k%011"), Some("k1"), Some("k\u{1}1")]),
             ("sid=%256b1", &[Some("%256b1"), Some("%6b1")]),
             ("sid=a+b", &[Some("a+b"), Some("a b")]),
             ("sid=a%2Bb", &[Some("a%2Bb"), Some("a+b")]),

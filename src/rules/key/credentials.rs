@@ -15,6 +15,8 @@ use super::readings::{
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
+/// The fewest bytes of a token behind a `Bearer` within a word. Fewer may be the same for many clients.
+const SHORTEST_WITHIN_WORD: usize = 16;
 
 /// Reads credentials, without an allocation if they are written as usual.
 ///
@@ -48,7 +50,8 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let Some((scheme, rest)) = scheme(sent) else {
         readings.add(sent.to_vec())?;
         readings.add(joined(BEARER, sent))?;
-        return add_behind_scheme(readings, sent);
+        add_behind_scheme(readings, sent)?;
+        return add_behind_bearer(readings, sent);
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
@@ -89,6 +92,20 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     for word in [first, last] {
         let token = token(word, ends_token);
         if !token.is_empty() && (word.starts_with(TOKEN) || !is_parameter(word)) {
+            readings.add(joined(BEARER, token))?;
+        }
+    }
+    add_behind_bearer(readings, sent)
+}
+
+/// Adds the tokens that follow `Bearer` at once, as PHP's `sscanf` and tymon/jwt-auth read them, the latter also within a word.
+fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    let mut words = sent.windows(BEARER.len()).enumerate();
+    while let Some((at, _)) = words.find(|(_, word)| word.eq_ignore_ascii_case(BEARER)) {
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
+        let token = sent[at + BEARER.len()..].split(ends).next().unwrap_or_default();
+        let is_long = at == 0 || token.len() >= SHORTEST_WITHIN_WORD;
+        if is_long && token.first().is_some_and(u8::is_ascii_alphanumeric) {
             readings.add(joined(BEARER, token))?;
         }
     }
@@ -457,6 +474,22 @@ mod tests {
             ("Bearer eA=--0a;x=1", &["Bearer eA=--0a;x=1", "Bearer eA=--0a"]),
             ("Bearerk1", &["Bearerk1", "Bearer Bearerk1", "Bearer 1", "Bearer k1"]),
             ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer 1", "Bearer k1"]),
+            // Words that PHP's `sscanf` and tymon/jwt-auth pass over
+            ("Bearerk1 r", &["Bearerk1 r", "Bearer r", "Bearer k1"]),
+            (
+                "x bearer0123456789abcdef,r",
+                &[
+                    "x bearer0123456789abcdef,r",
+                    "Bearer bearer0123456789abcdef,r",
+                    "Bearer bearer0123456789abcdef",
+                    "Bearer 0123456789abcdef",
+                ],
+            ),
+            (
+                "xBearer0123456789abcdef",
+                &["xBearer0123456789abcdef", "Bearer xBearer0123456789abcdef", "Bearer 0123456789abcdef"],
+            ),
+            ("ApiKey a-bearer-1", &["ApiKey a-bearer-1", "Bearer a-bearer-1"]),
             // What a scheme's name stands in is a key like others.
             ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
             ("BasicAuth a-b_c", &["BasicAuth a-b_c", "Bearer a-b_c"]),
@@ -476,6 +509,8 @@ mod tests {
         ] {
             assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
+        // Nobody sends as many readings.
+        assert_eq!(credentials(b"Bearerk1,r"), Err(TooManyReadings));
         // Decoders skip other characters, or stop at them or at one `=` or another.
         for sent in [
             "YT*pi",

@@ -4,14 +4,14 @@ use std::iter;
 
 use super::readings::{
     Decoded, Readings, TooManyReadings, form_decoded, is_shorter, is_undecodable, letters_match, names_match,
-    percent_decoded, without_blanks,
+    percent_decoded, without_blanks, without_controls,
 };
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
-/// values without the space around them, values behind the first `=` after a bracket (qs), and values left as they are where an
+/// values without the space around them, values without control characters, values behind the first `=` after a bracket (qs), and values left as they are where an
 /// escape is malformed. So are all of these in the queries `in_path`, which some servers read instead.
 pub(super) fn parameter<'r>(
     query: &'r str,
@@ -97,6 +97,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
         readings.add(value[..nul].to_vec())?;
     }
     readings.add(trimmed(&value).to_vec())?;
+    readings.add(without_controls(&value).into_owned())?;
     readings.add(percent_decoded(sent))?;
     if is_undecodable(sent) {
         let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
@@ -269,7 +270,9 @@ mod tests {
             ("api_key=%F0%9D%85%B3k1%F3%A0%80%A0", &[Some("\u{1D173}k1\u{E0020}"), Some("k1")]),
             ("api_key=\u{3000}k1\u{A0}", &[Some("\u{3000}k1\u{A0}"), Some("k1")]),
             ("api_key=%1C%01k1%1F", &[Some("\u{1c}\u{1}k1\u{1f}"), Some("k1")]),
-            ("api_key=k1%00x", &[Some("k1\0x"), Some("k1")]),
+            ("api_key=k1%00x", &[Some("k1\0x"), Some("k1"), Some("k1x")]),
+            ("api_key=k%011%7F", &[Some("k\u{1}1\u{7f}"), Some("k1")]),
+            ("api_key=k1%0D%0A", &[Some("k1\r\n"), Some("k1")]),
             ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),
             ("api_key=r&api_key=k1", &[Some("r"), Some("k1")]),
         ];

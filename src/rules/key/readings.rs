@@ -125,6 +125,15 @@ pub(super) fn without_blanks(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
+/// A text without its control characters, as CodeIgniter reads it. Tabs and line ends stay.
+pub(super) fn without_controls(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_kept = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r');
+    match text.iter().all(is_kept) {
+        true => text.into(),
+        false => text.iter().copied().filter(is_kept).collect::<Vec<_>>().into(),
+    }
+}
+
 /// The texts that are left when white space outside ASCII is taken off, as Python and JavaScript do it: of UTF-8, and
 /// of Latin-1, as which both may see a header.
 pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {

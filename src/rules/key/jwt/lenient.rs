@@ -7,15 +7,22 @@ use tollgate_limiter::key::credentials::bytes;
 use crate::rules::key::credentials::encoded;
 
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
-/// signature, and jwcrypto in all parts.
+/// signature, and jwcrypto in all parts. tymon/jwt-auth drops what isn't a letter or digit behind it.
 pub(super) fn rewritten(token: &[u8]) -> BTreeSet<String> {
-    // A text of many dots is not read at all.
-    let parts: Vec<_> = token.split(|byte| *byte == b'.').take(4).collect();
-    let Ok([header, claims, signature]) = <[_; 3]>::try_from(parts) else { return BTreeSet::new() };
-    let [header, claims, signature] = [header, claims, signature].map(readings);
-    // A decoder reads all parts in one way.
-    let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
-    written.filter(|written| written.as_bytes() != token).collect()
+    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let word_end = token.iter().rposition(is_of_word).map_or(0, |last| last + 1);
+    let mut written = BTreeSet::new();
+    for text in [token, &token[..word_end]] {
+        // A text of many dots is not read at all.
+        let parts: Vec<_> = text.split(|byte| *byte == b'.').take(4).collect();
+        let Ok(parts) = <[_; 3]>::try_from(parts) else { continue };
+        let [header, claims, signature] = parts.map(readings);
+        // A decoder reads all parts in one way.
+        written
+            .extend((0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join(".")));
+    }
+    written.retain(|written| written.as_bytes() != token);
+    written
 }
 
 /// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
