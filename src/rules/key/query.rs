@@ -11,8 +11,9 @@ use super::readings::{
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
-/// values without the space around them, values without control characters, values behind the first `=` after a bracket (qs), and values left as they are where an
-/// escape is malformed. So are all of these in the queries `in_path`, which some servers read instead.
+/// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), and
+/// values left as they are where an escape is malformed. So are all of these in the queries `in_path`, which some servers read
+/// instead.
 pub(super) fn parameter<'r>(
     query: &'r str,
     in_path: &'r [String],
