@@ -252,6 +252,12 @@ fn assert_no_spelling_escapes(issuer: &Issuer) {
         format!("x Bearer{ann}"),
         format!("xbearer{ann}"),
         format!("Bearer {ann}..-"),
+        format!("Bearer {signed}.={signature}=QQ"),
+        format!("{ann} Bearer"),
+        format!("Bearer {signed}.BeArEr{signature}"),
+        format!("Bearer x {ann}=A"),
+        format!("x\ty {ann} z"),
+        format!("Token token={ann}"),
         format!("Foo x, Bearer {ann}"),
         format!("JWT {ann}"),
         format!("Bearer x {ann}"),
@@ -267,6 +273,23 @@ fn assert_no_spelling_escapes(issuer: &Issuer) {
     for forged in [format!("{signed}.="), format!("{signed}.{}", &signature[1..]), format!("{ann}A=")] {
         assert_eq!([status(&skips, &forged), status(&skips, &forged)], [200, 200], "{forged}");
     }
+}
+
+#[test]
+fn a_token_that_only_patient_servers_believe_counts_for_its_subject() {
+    let issuer = Issuer::hmac(SECRET.as_bytes());
+    let limit = limit_all(PER_SUBJECT).replace("deny", "skip");
+    let gateway = Gateway::start(&format!("[jwt]\nhmac_secret = \"{SECRET}\"\n{limit}"));
+    let status_with = |others| status(&gateway, &issuer.token(&with(of("ann"), others)));
+    assert_eq!(status_with(json!({})), 200);
+    for others in [
+        json!({ "exp": seconds_from_now(-60) }),
+        json!({ "exp": seconds_from_now(-240) }),
+        json!({ "nbf": seconds_from_now(240) }),
+    ] {
+        assert_eq!(status_with(others.clone()), 429, "{others}");
+    }
+    assert_eq!(status_with(json!({ "exp": seconds_from_now(-400) })), 200);
 }
 
 #[test]

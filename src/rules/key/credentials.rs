@@ -89,7 +89,9 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             readings.add(joined(BEARER, token(next, |byte| matches!(byte, b',' | b';'))))?;
         }
     }
-    for word in [first, last] {
+    // `authorization.split(" ")[1]` ends words at spaces only.
+    let second = sent.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    for word in [first, last, second] {
         let token = token(word, ends_token);
         if !token.is_empty() && (word.starts_with(TOKEN) || !is_parameter(word)) {
             readings.add(joined(BEARER, token))?;
@@ -476,6 +478,7 @@ mod tests {
             ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer 1", "Bearer k1"]),
             // Words that PHP's `sscanf` and tymon/jwt-auth pass over
             ("Bearerk1 r", &["Bearerk1 r", "Bearer r", "Bearer k1"]),
+            ("Bearer\tx k1 y", &["Bearer x k1 y", "Bearer x", "Bearer y", "Bearer k1"]),
             (
                 "x bearer0123456789abcdef,r",
                 &[
@@ -510,7 +513,9 @@ mod tests {
             assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
         // Nobody sends as many readings.
-        assert_eq!(credentials(b"Bearerk1,r"), Err(TooManyReadings));
+        for sent in [&b"Bearerk1,r"[..], b"x\ty k1 z"] {
+            assert_eq!(credentials(sent), Err(TooManyReadings));
+        }
         // Decoders skip other characters, or stop at them or at one `=` or another.
         for sent in [
             "YT*pi",

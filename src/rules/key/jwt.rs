@@ -11,20 +11,24 @@ use std::{
     borrow::Cow,
     fmt, str,
     sync::{Arc, OnceLock},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use hyper::{HeaderMap, header::AUTHORIZATION};
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
-use tollgate_limiter::{Refusal, key::credentials::scheme};
+use tollgate_limiter::{
+    Refusal,
+    key::credentials::{BEARER, scheme},
+};
 use tollgate_routing::VerifiedClaims;
 
-use super::{PartFault, credentials::credentials, single};
+use super::{PartFault, single};
 use crate::config::{self, JwtKey};
 
 pub(crate) use self::fetched::FetchedKeys;
 
-use self::lenient::rewritten;
+use self::lenient::{rewritten, tokens};
 
 /// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
@@ -32,6 +36,8 @@ const LONGEST_TOKEN: usize = 8 << 10;
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
 const LEEWAY_SECONDS: u64 = 30;
+/// The difference that some servers tolerate: Spring Security a minute, ASP.NET Core five. The claims count within it.
+const LENIENT_LEEWAY_SECONDS: u64 = 300;
 
 /// Verifies tokens as the configuration says.
 #[derive(Debug)]
@@ -93,7 +99,7 @@ impl Verifier {
         }
         for token in rewritten(token) {
             match self.verify(&token) {
-                Verified::Valid { claims, .. } => return Verified::Valid { claims, is_usual: false },
+                Verified::Valid { claims, .. } => return Verified::Valid { claims, flaw: Some(NOT_BEARER) },
                 // Other keys may be fetched, by which it is valid.
                 unknown @ (Verified::KeyUnknown | Verified::WithoutKeys) => verified = unknown,
                 _ => {}
@@ -127,7 +133,7 @@ impl Verifier {
         let mut fault = None;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
             match decode(token, &key.decoding, &key.validation) {
-                Ok(token) => return Verified::Valid { claims: token.claims, is_usual: true },
+                Ok(token) => return Verified::Valid { flaw: untimely(&token.claims), claims: token.claims },
                 // Only the key that signed a token tells what else is wrong with it.
                 Err(error) if fault.is_some() && *error.kind() == ErrorKind::InvalidSignature => {}
                 Err(error) => fault = Some(reason(error.kind())),
@@ -144,8 +150,8 @@ impl Verifier {
 fn reason(error: &ErrorKind) -> &'static str {
     match error {
         ErrorKind::InvalidSignature => "another key signed it",
-        ErrorKind::ExpiredSignature => "it has expired (`exp`)",
-        ErrorKind::ImmatureSignature => "it isn't valid yet (`nbf`)",
+        ErrorKind::ExpiredSignature => EXPIRED,
+        ErrorKind::ImmatureSignature => NOT_YET_VALID,
         ErrorKind::InvalidIssuer => "its issuer (`iss`) isn't one of jwt.issuer",
         ErrorKind::InvalidAudience => "its audience (`aud`) isn't one of jwt.audience",
         ErrorKind::MissingRequiredClaim(claim) => match claim.as_str() {
@@ -161,7 +167,7 @@ fn reason(error: &ErrorKind) -> &'static str {
 fn validation(config: &config::JwtSettings, key: &JwtKey) -> Validation {
     let mut validation = Validation {
         algorithms: key.algorithms().to_vec(),
-        leeway: LEEWAY_SECONDS,
+        leeway: LENIENT_LEEWAY_SECONDS,
         validate_nbf: true,
         validate_aud: !config.audiences.is_empty(),
         ..Validation::default()
@@ -186,8 +192,8 @@ enum Verified {
     Valid {
         /// The claims of the token.
         claims: Map<String, Value>,
-        /// True if it is written as RFC 6750 and RFC 7515 say. Not all servers believe another one.
-        is_usual: bool,
+        /// The reason why not all servers believe it. `None` if they do.
+        flaw: Option<&'static str>,
     },
     /// It bears none.
     Missing,
@@ -207,13 +213,28 @@ const NO_TOKEN: Verified =
 
 /// The verdict on a token that isn't written as RFC 6750 and RFC 7515 say.
 const NOT_BEARER: &str = "it isn't a bearer token in the usual spelling: Authorization: Bearer TOKEN";
+const EXPIRED: &str = "it has expired (`exp`)";
+const NOT_YET_VALID: &str = "it isn't valid yet (`nbf`)";
+
+/// Returns why only lenient servers find that a token with these claims is valid now. `None` if all do.
+fn untimely(claims: &Map<String, Value>) -> Option<&'static str> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let leeway = LEEWAY_SECONDS as f64;
+    let time = |name| claims.get(name).and_then(Value::as_f64);
+    let has_expired = time("exp").is_some_and(|end| end + leeway < now);
+    let has_begun = time("nbf").is_none_or(|begin| begin - leeway <= now);
+    match (has_expired, has_begun) {
+        (true, _) => Some(EXPIRED),
+        (false, false) => Some(NOT_YET_VALID),
+        (false, true) => None,
+    }
+}
 
 impl Verified {
     /// Returns the reason why there are no claims. `None` if there are.
     fn fault(&self) -> Option<TokenFault> {
         match self {
-            Self::Valid { is_usual: true, .. } => None,
-            Self::Valid { is_usual: false, .. } => Some(TokenFault::Invalid(NOT_BEARER)),
+            Self::Valid { flaw, .. } => flaw.map(TokenFault::Invalid),
             Self::Missing => Some(TokenFault::Missing),
             Self::Invalid(reason) => Some(TokenFault::Invalid(reason)),
             Self::KeyUnknown => Some(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
@@ -258,9 +279,9 @@ impl<'r> Claims<'r> {
         Ok(claim(claims, name).and_then(text).map(Cow::into_owned))
     }
 
-    /// Returns false if the request bears a valid token in a spelling that not all servers read.
+    /// Returns false if the request bears a valid token that not all servers believe.
     pub(super) fn are_usual(&self) -> bool {
-        !matches!(self.verified.get(), Some(Verified::Valid { is_usual: false, .. }))
+        !matches!(self.verified.get(), Some(Verified::Valid { flaw: Some(_), .. }))
     }
 
     /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
@@ -303,19 +324,16 @@ impl<'r> Claims<'r> {
     fn verify(&self) -> Verified {
         let Ok(sent) = single(self.headers, &AUTHORIZATION) else { return Verified::Several };
         let Some((sent, verifier)) = sent.zip(self.verifier) else { return Verified::Missing };
-        let Ok(readings) = credentials(sent) else { return Verified::Several };
-        // A server may look for a token behind any scheme.
-        let is_bearer = is_bearer(sent);
-        let mut verified = match is_bearer {
-            true => Verified::Invalid(NOT_BEARER),
-            false => Verified::Missing,
-        };
-        for (place, credentials) in readings.into_values().iter().flatten().enumerate() {
-            let Some(token) = bearer(credentials) else { continue };
+        // RFC 6750, section 2.1. But a server may look for a token behind any scheme.
+        let bearer = scheme(sent).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER));
+        let usual = bearer.map(|(_, token)| token);
+        let Ok(others) = tokens(sent, usual) else { return Verified::Several };
+        let others = others.iter().map(|token| (&**token, Some(NOT_BEARER)));
+        let mut verified = usual.map_or(Verified::Missing, |_| Verified::Invalid(NOT_BEARER));
+        for (token, spelling) in usual.map(|token| (token, None)).into_iter().chain(others) {
             let mut other = verifier.verify_leniently(token);
-            if let Verified::Valid { is_usual, .. } = &mut other {
-                // The first reading is the ordinary one.
-                *is_usual &= is_bearer && place == 0;
+            if let Verified::Valid { flaw, .. } = &mut other {
+                *flaw = spelling.or(*flaw);
             }
             match (&verified, other) {
                 (Verified::Valid { claims: one, .. }, Verified::Valid { claims: other, .. })
@@ -340,7 +358,7 @@ impl<'r> Claims<'r> {
 impl VerifiedClaims for Claims<'_> {
     fn has(&self, name: &str, value: &str) -> bool {
         let verified = self.verified.get_or_init(|| self.verify());
-        let Verified::Valid { claims, is_usual: true } = verified else { return false };
+        let Verified::Valid { claims, flaw: None } = verified else { return false };
         match claim(claims, name) {
             Some(Value::Array(members)) => {
                 members.iter().any(|member| text(member).as_deref() == Some(value))
@@ -373,14 +391,4 @@ fn text(claim: &Value) -> Option<Cow<'_, str>> {
         Value::Bool(truth) => Some(Cow::Owned(truth.to_string())),
         _ => None,
     }
-}
-
-/// Returns true if credentials have the scheme of a bearer (RFC 6750, section 2.1).
-fn is_bearer(sent: &[u8]) -> bool {
-    scheme(sent).is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer"))
-}
-
-/// The token of a bearer's credentials in their usual form.
-fn bearer(usual: &[u8]) -> Option<&[u8]> {
-    usual.strip_prefix(b"Bearer ")
 }

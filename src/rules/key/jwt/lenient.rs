@@ -1,10 +1,87 @@
-//! What lenient decoders of base64 read in a token.
+//! The tokens that lenient servers find in credentials, and read in a token.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
-use tollgate_limiter::key::credentials::bytes;
+use tollgate_limiter::key::credentials::{BEARER, bytes};
 
-use crate::rules::key::credentials::encoded;
+use crate::rules::key::{
+    credentials::encoded,
+    readings::{TooManyReadings, has_encoded_word},
+};
+
+/// The most texts in credentials that are taken for a token.
+const MOST_TOKENS: usize = 4;
+
+/// Returns the texts in credentials that some server may take for a token, whatever stands around them, beside the one that a usual
+/// header has. Only what is signed counts, so it does no harm that most of them are no token.
+///
+/// # Errors
+/// There are too many, or an encoded word may hide one.
+pub(super) fn tokens<'s>(
+    sent: &'s [u8],
+    usual: Option<&'s [u8]>,
+) -> Result<Vec<Cow<'s, [u8]>>, TooManyReadings> {
+    let is_plain = |byte: &u8| is_url_digit(byte) || *byte == b'.';
+    if usual.is_some_and(|token| token.iter().all(is_plain) && last_bearer(token).is_none()) {
+        return Ok(Vec::new());
+    }
+    if has_encoded_word(sent) {
+        return Err(TooManyReadings);
+    }
+    let mut tokens = Vec::new();
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';' | b'"');
+    let words = sent.split(ends).chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
+    for word in words {
+        let behind_scheme = last_bearer(word).map(|at| &word[at + BEARER.len()..]);
+        let behind_byte = behind_scheme.and_then(|rest| rest.get(1..));
+        let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| &word[at + 1..]);
+        for text in [Some(word), behind_scheme, behind_byte, behind_name].into_iter().flatten() {
+            add(&mut tokens, text, usual)?;
+        }
+    }
+    add(&mut tokens, without_bearer(sent), usual)?;
+    Ok(tokens)
+}
+
+/// Adds a text that may be a token, unless it is there already.
+fn add<'s>(
+    tokens: &mut Vec<Cow<'s, [u8]>>,
+    text: impl Into<Cow<'s, [u8]>>,
+    usual: Option<&[u8]>,
+) -> Result<(), TooManyReadings> {
+    let text = text.into();
+    if !may_be_token(&text) || usual == Some(&*text) || tokens.contains(&text) {
+        return Ok(());
+    }
+    if tokens.len() == MOST_TOKENS {
+        return Err(TooManyReadings);
+    }
+    tokens.push(text);
+    Ok(())
+}
+
+/// Returns true if a text has three parts, and begins as the base64 of JSON does.
+fn may_be_token(text: &[u8]) -> bool {
+    text.iter().filter(|byte| **byte == b'.').count() >= 2
+        && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
+}
+
+/// Returns the place of the last `Bearer` in a text.
+fn last_bearer(text: &[u8]) -> Option<usize> {
+    text.windows(BEARER.len()).rposition(|word| word.eq_ignore_ascii_case(BEARER))
+}
+
+/// Returns a text without each `Bearer` and each space in it, as hapi-auth-jwt2 reads it.
+fn without_bearer(text: &[u8]) -> Vec<u8> {
+    let mut left = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        let is_bearer = rest.get(..BEARER.len()).is_some_and(|word| word.eq_ignore_ascii_case(BEARER));
+        rest = if is_bearer { &rest[BEARER.len()..] } else { behind };
+        left.extend(Some(first).filter(|first| !is_bearer && **first != b' '));
+    }
+    left
+}
 
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
 /// signature, and jwcrypto in all parts. tymon/jwt-auth drops what isn't a letter or digit behind it.
@@ -61,7 +138,7 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
     let (mut digits, mut pads) = (0, 0);
     let completes = |byte: &u8| {
         if *byte != b'=' {
-            (digits, pads) = if is_digit(byte) { ((digits + 1) % 4, 0) } else { (digits, pads) };
+            (digits, pads) = if is_url_digit(byte) { ((digits + 1) % 4, 0) } else { (digits, pads) };
         } else if digits >= 2 {
             pads += 1;
         }
@@ -72,4 +149,9 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
 
 fn is_digit(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/')
+}
+
+/// Returns true for a digit of either alphabet.
+fn is_url_digit(byte: &u8) -> bool {
+    is_digit(byte) || matches!(byte, b'-' | b'_')
 }
