@@ -33,28 +33,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The interval at which an ongoing problem is logged.
 const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The side that a peer is on. Neither side takes connections or requests from the other.
+/// The kind of a connection's peer. None takes connections or requests from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// Clients, and all who may not ask for decisions.
-    Clients,
-    /// Callers of `[decisions]` that may ask.
-    Callers,
+pub(super) enum PeerKind {
+    /// A client, which sends requests to be forwarded.
+    Client,
+    /// A caller of `[decisions]` that may ask.
+    Caller,
+    /// A caller of `[decisions]` that may only ask whether the gateway is healthy.
+    Stranger,
 }
 
-impl Side {
-    /// Returns the side that most peers at this door are on.
+impl PeerKind {
+    pub(super) const ALL: [Self; 3] = [Self::Client, Self::Caller, Self::Stranger];
+
+    /// Returns the kind of most peers at this door.
     fn at(door: Door) -> Self {
         match door {
-            Door::Requests => Self::Clients,
-            Door::Decisions | Door::PlainDecisions => Self::Callers,
+            Door::Requests => Self::Client,
+            Door::Decisions | Door::PlainDecisions => Self::Caller,
         }
     }
 }
 
-/// The slots for connections, of each [side](Side): `max_connections`, and some for those that get a 503.
+/// The slots for the connections of each [kind](PeerKind) of peers: `max_connections`, and some for those that get a 503.
 pub(super) struct ConnectionSlots {
-    counts: [SlotCounts; 2],
+    counts: [SlotCounts; PeerKind::ALL.len()],
     settings: Arc<ArcSwap<ConnectionSettings>>,
     changes: Notify,
 }
@@ -69,7 +73,7 @@ struct SlotCounts {
 /// A slot for a connection, in use until it is dropped.
 pub(super) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
-    side: Side,
+    kind: PeerKind,
     is_open: bool,
 }
 
@@ -84,9 +88,9 @@ pub(super) struct Accepted {
     pub(super) stream: ClientStream,
     pub(super) peer: SocketAddr,
     pub(super) door: Door,
-    pub(super) side: Side,
+    pub(super) kind: PeerKind,
     pub(super) guard: ConnectionGuard,
-    /// True if there are already `max_connections` others on this side.
+    /// True if there are already `max_connections` others of this kind.
     pub(super) is_surplus: bool,
 }
 
@@ -122,7 +126,7 @@ impl Control {
         loop {
             let next = async {
                 // Beyond all limits, connections wait in the listener's backlog.
-                let slot = self.slots.take(Side::at(door)).await;
+                let slot = self.slots.take(PeerKind::at(door)).await;
                 (listener.accept().await, slot)
             };
             let (accepted, slot) = select! {
@@ -152,7 +156,7 @@ impl Control {
         // Connections in the backlog are served, since closing the socket would reset them.
         listener.hide();
         for _ in 0..QUEUED_MOST {
-            let slot = self.slots.take(Side::at(door)).await;
+            let slot = self.slots.take(PeerKind::at(door)).await;
             match listener.accept_waiting().await {
                 Some(Ok((stream, peer))) => {
                     self.status.note_accepted();
@@ -167,8 +171,8 @@ impl Control {
     async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
         let may_ask =
             || self.gateway.load().admits_caller(peer.ip(), self.settings.load().tls.at(door).is_some());
-        let slot = match slot.side {
-            Side::Callers if !may_ask() => slot.exchanged(Side::Clients),
+        let slot = match slot.kind {
+            PeerKind::Caller if !may_ask() => self.slots.take_now(PeerKind::Stranger),
             _ => Some(slot),
         };
         let Some(mut slot) = slot else { return self.status.note_closed("surplus") };
@@ -176,9 +180,9 @@ impl Control {
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let (side, is_surplus) = (slot.side, slot.open());
+        let (kind, is_surplus) = (slot.kind, slot.open());
         let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
-        if inbox.accepted.send(Accepted { stream, peer, door, side, guard, is_surplus }).await.is_err() {
+        if inbox.accepted.send(Accepted { stream, peer, door, kind, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");
         }
     }
@@ -194,9 +198,9 @@ impl ConnectionSlots {
         self.counts.iter().map(|counts| counts.taken.load(Relaxed)).sum()
     }
 
-    /// Returns by how many connections those of a side exceed `max_connections`.
-    pub(super) fn surplus(&self, side: Side) -> usize {
-        self.counts[side as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
+    /// Returns by how many connections those of a kind exceed `max_connections`.
+    pub(super) fn surplus(&self, kind: PeerKind) -> usize {
+        self.counts[kind as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
     /// Lets acceptors look at the settings again.
@@ -204,23 +208,23 @@ impl ConnectionSlots {
         self.changes.notify_waiters();
     }
 
-    /// Waits for a free slot of a side and takes it.
-    async fn take(self: &Arc<Self>, side: Side) -> ConnectionSlot {
+    /// Waits for a free slot for a peer of this kind and takes it.
+    async fn take(self: &Arc<Self>, kind: PeerKind) -> ConnectionSlot {
         loop {
             let changed = self.changes.notified();
-            if let Some(slot) = self.take_now(side) {
+            if let Some(slot) = self.take_now(kind) {
                 return slot;
             }
             changed.await;
         }
     }
 
-    /// Takes a slot of a side, if one is free.
-    fn take_now(self: &Arc<Self>, side: Side) -> Option<ConnectionSlot> {
+    /// Takes a slot for a peer of this kind, if one is free.
+    fn take_now(self: &Arc<Self>, kind: PeerKind) -> Option<ConnectionSlot> {
         let most = self.settings.load().clients_most + REJECTED_MOST;
         let another = |taken| (taken < most).then_some(taken + 1);
-        let taken = self.counts[side as usize].taken.fetch_update(Relaxed, Relaxed, another);
-        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), side, is_open: false })
+        let taken = self.counts[kind as usize].taken.fetch_update(Relaxed, Relaxed, another);
+        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), kind, is_open: false })
     }
 
     /// Waits until all slots are free.
@@ -236,22 +240,17 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// Exchanges it for one of the other side, if one is free there.
-    fn exchanged(self, side: Side) -> Option<Self> {
-        self.slots.take_now(side)
-    }
-
     /// Counts its connection as open. Returns true if there are already `max_connections` others.
     fn open(&mut self) -> bool {
         self.is_open = true;
-        let others = self.slots.counts[self.side as usize].open.fetch_add(1, Relaxed);
+        let others = self.slots.counts[self.kind as usize].open.fetch_add(1, Relaxed);
         others >= self.slots.settings.load().clients_most
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let counts = &self.slots.counts[self.side as usize];
+        let counts = &self.slots.counts[self.kind as usize];
         if self.is_open {
             counts.open.fetch_sub(1, Relaxed);
         }

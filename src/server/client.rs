@@ -63,6 +63,8 @@ struct WatchState {
 
 #[derive(Clone, Copy, Debug)]
 enum Expected {
+    /// The first request, which nobody has looked for yet.
+    Unread(Instant),
     /// The first request.
     First(Instant),
     /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
@@ -78,7 +80,7 @@ impl Watch {
     /// Creates the watch of a new connection.
     pub(super) fn new() -> Self {
         let state = WatchState {
-            expected: Expected::First(Instant::now()),
+            expected: Expected::Unread(Instant::now()),
             in_flight: 0,
             streams: None,
             may_cancel_all: false,
@@ -120,11 +122,14 @@ impl Watch {
         self.is_ending.load(Relaxed)
     }
 
-    /// Sets the task to be woken when the connection is to be closed.
+    /// Sets the task to be woken when the connection is to be closed. It waits for its client.
     pub(super) fn note_task(&self, waker: &Waker) {
-        let task = &mut self.state.lock().task;
-        if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
-            *task = Some(waker.clone());
+        let mut state = self.state.lock();
+        if let Expected::Unread(since) = state.expected {
+            state.expected = Expected::First(since);
+        }
+        if !state.task.as_ref().is_some_and(|task| task.will_wake(waker)) {
+            state.task = Some(waker.clone());
         }
     }
 
@@ -170,7 +175,9 @@ impl Watch {
             return Some("resets");
         }
         match &mut state.expected {
-            Expected::First(since) => has_passed(*since, timeouts.header).then_some("head"),
+            Expected::Unread(since) | Expected::First(since) => {
+                has_passed(*since, timeouts.header).then_some("head")
+            }
             Expected::Head(since) => has_passed(*since.get_or_insert(now), timeouts.header).then_some("head"),
             Expected::Next(since) => has_passed(*since, timeouts.idle).then_some("request"),
             Expected::Nothing => None,
@@ -205,7 +212,7 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
-            Expected::First(since) => state.expected = Expected::Head(Some(since)),
+            Expected::Unread(since) | Expected::First(since) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }

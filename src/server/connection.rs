@@ -26,7 +26,7 @@ use tollgate_http1::{Input, Stream};
 
 use super::{
     ConnectionSettings, Door, Status,
-    accept::Side,
+    accept::PeerKind,
     client::{Http2Request, Watch, Watched},
     frames::Metered,
     health,
@@ -50,15 +50,15 @@ pub(super) struct ClientConnection {
     pub(super) scheme: &'static str,
     /// The door that it came in by.
     pub(super) door: Door,
-    /// The side that the other end is on.
-    pub(super) side: Side,
+    /// The kind of the other end.
+    pub(super) kind: PeerKind,
     /// True if there are too many connections, so that requests are answered with 503.
     pub(super) is_rejected: bool,
     pub(super) settings: Arc<ConnectionSettings>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
-    /// The tasks of the HTTP/2 requests of its side, at the worker.
+    /// The tasks of the HTTP/2 requests of peers of its kind, at the worker.
     pub(super) streams: TaskTracker,
 }
 
@@ -120,10 +120,10 @@ impl ClientConnection {
             false => Box::new(Metered::new(stream, connection.watch.clone(), connection.status.clone())),
         };
         let io = TokioIo::new(stream);
-        let most = match connection.side {
-            Side::Clients => connection.settings.streams_most,
-            // Another proxy may let requests pass that it can't ask about, and has a bound of its own.
-            Side::Callers => usize::MAX,
+        let most = match connection.kind {
+            PeerKind::Client | PeerKind::Stranger => connection.settings.streams_most,
+            // It may let requests pass that it can't ask about, and has a bound of its own.
+            PeerKind::Caller => usize::MAX,
         };
         let streams =
             StreamExecutor::new(connection.streams.clone(), most, connection.settings.timeouts.idle);
@@ -183,7 +183,7 @@ impl ClientConnection {
     fn is_of_many_clients(&self) -> bool {
         match self.door {
             Door::Requests => self.gateway.load().is_proxy(self.peer.ip()),
-            Door::Decisions | Door::PlainDecisions => self.side == Side::Callers,
+            Door::Decisions | Door::PlainDecisions => self.kind == PeerKind::Caller,
         }
     }
 

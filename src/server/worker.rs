@@ -26,7 +26,7 @@ use crate::gateway::Gateway;
 
 use super::{
     FirstConnection, Stage, Status,
-    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, Side},
+    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, PeerKind},
     client::Watch,
     connection::ClientConnection,
     listener::{ClientStream, Door},
@@ -104,7 +104,7 @@ async fn run(
         connections: JoinSet::new(),
         streams: Default::default(),
         clients: Vec::new(),
-        surplus: [0; 2],
+        surplus: Default::default(),
         surplus_log: LogThrottle::default(),
         is_closing: false,
     };
@@ -149,12 +149,12 @@ struct Worker {
     /// The connections whose proxies haven't stated the client yet. Draining closes them.
     unidentified: JoinSet<Option<Identified>>,
     connections: JoinSet<()>,
-    /// The tasks of the HTTP/2 requests of each side.
-    streams: [TaskTracker; 2],
+    /// The tasks of the HTTP/2 requests of each kind of peers.
+    streams: [TaskTracker; PeerKind::ALL.len()],
     /// The clients of the connections. Those of closed ones are removed at the next check.
     clients: Vec<WatchedClient>,
-    /// The number of connections of each side above the limit at the last check.
-    surplus: [usize; 2],
+    /// The number of connections of each kind of peers above the limit at the last check.
+    surplus: [usize; PeerKind::ALL.len()],
     surplus_log: LogThrottle,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
@@ -164,7 +164,7 @@ struct Worker {
 struct Arrival {
     peer: SocketAddr,
     door: Door,
-    side: Side,
+    kind: PeerKind,
     guard: ConnectionGuard,
     is_rejected: bool,
 }
@@ -172,7 +172,9 @@ struct Arrival {
 /// A client, and the task that serves it.
 struct WatchedClient {
     peer: SocketAddr,
-    side: Side,
+    kind: PeerKind,
+    /// True if it gets a 503.
+    is_rejected: bool,
     watch: Arc<Watch>,
     task: AbortHandle,
 }
@@ -203,14 +205,15 @@ impl WatchedClient {
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
-    fn accept(&mut self, Accepted { stream, peer, door, side, guard, is_surplus }: Accepted) {
-        let is_rejected = is_surplus && !self.make_room(side);
+    fn accept(&mut self, Accepted { stream, peer, door, kind, guard, is_surplus }: Accepted) {
+        let is_rejected = is_surplus && !self.make_room(kind);
         if is_rejected {
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
-                let others = match side {
-                    Side::Clients => "clients",
-                    Side::Callers => "callers of [decisions]",
+                let others = match kind {
+                    PeerKind::Client => "clients",
+                    PeerKind::Caller => "callers of [decisions]",
+                    PeerKind::Stranger => "callers of [decisions] that may not ask",
                 };
                 tracing::warn!(
                     "all connections are in use, so further {others} get 503\nraise server.max_connections"
@@ -218,7 +221,7 @@ impl Worker {
             }
         }
         let (settings, arrival) =
-            (self.settings.load_full(), Arrival { peer, door, side, guard, is_rejected });
+            (self.settings.load_full(), Arrival { peer, door, kind, guard, is_rejected });
         let served = match stream {
             ClientStream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
                 let tls = settings.tls.at(door).map(|tls| tls.acceptor.clone());
@@ -258,20 +261,20 @@ impl Worker {
         &mut self,
         stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
-        Arrival { peer, door, side, guard, is_rejected }: Arrival,
+        Arrival { peer, door, kind, guard, is_rejected }: Arrival,
     ) {
         let watch = Arc::new(Watch::new());
         let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
             door,
-            side,
+            kind,
             is_rejected,
             settings: self.settings.load_full(),
             gateway: self.gateway.clone(),
             status: self.status.clone(),
             watch: watch.clone(),
-            streams: self.streams[side as usize].clone(),
+            streams: self.streams[kind as usize].clone(),
         };
         let task = self.connections.spawn(async move {
             let served = pin!(async move {
@@ -289,7 +292,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.push(WatchedClient { peer, side, watch, task });
+        self.clients.push(WatchedClient { peer, kind, is_rejected, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -330,29 +333,33 @@ impl Worker {
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
     /// makes room on its own.
     fn enforce_limit(&mut self) {
-        for side in [Side::Clients, Side::Callers] {
-            let surplus = self.slots.surplus(side);
-            let lasting = surplus.min(mem::replace(&mut self.surplus[side as usize], surplus));
+        for kind in PeerKind::ALL {
+            let surplus = self.slots.surplus(kind);
+            let lasting = surplus.min(mem::replace(&mut self.surplus[kind as usize], surplus));
             for _ in 0..lasting.div_ceil(self.status.workers()) {
-                if !self.make_room(side) {
+                if !self.make_room(kind) {
                     break;
                 }
             }
         }
     }
 
-    /// Closes the connection of a side that has been idle longest. Returns false if none is idle.
-    fn make_room(&mut self, side: Side) -> bool {
+    /// Closes the connection to a peer of this kind that has been idle longest, or else one of those that get a 503. Returns false if that
+    /// makes no room: it was one of these, or none is idle.
+    fn make_room(&mut self, kind: PeerKind) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
         let places = (0..count).map(|step| (from + step) % count);
         let is_there = |at: &usize| {
             let client = &self.clients[*at];
-            client.side == side && !client.is_closed()
+            client.kind == kind && !client.is_closed()
         };
         let there = places.filter(is_there).take(COMPARED_MOST);
-        let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
-        let Some((_, longest)) = idle.min() else { return false };
+        let idle = there.filter_map(|at| {
+            let WatchedClient { is_rejected, watch, .. } = &self.clients[at];
+            Some((*is_rejected, watch.idle_since()?, at))
+        });
+        let Some((is_rejected, _, longest)) = idle.min() else { return false };
         self.clients.swap_remove(longest).close("room", &self.status);
-        true
+        !is_rejected
     }
 }

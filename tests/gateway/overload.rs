@@ -217,7 +217,8 @@ fn of_too_many_connections_the_one_that_idles_longest_goes() {
 fn who_has_said_nothing_yet_makes_room_too() {
     let gateway = start("max_connections = 1", &Upstream::hello().url());
     let mut silent = gateway.client();
-    assert_eq!(gateway.get("/").status, 200);
+    // Not before the gateway has looked whether it says something.
+    wait_until("there is room", || gateway.get("/").status == 200);
     assert!(silent.is_closed());
 }
 
@@ -252,6 +253,37 @@ fn beyond_all_connections_in_use_clients_are_told_to_come_back() {
     // They idle now.
     release.send(()).unwrap();
     assert_eq!(gateway.get("/").status, 200);
+}
+
+#[test]
+fn of_a_burst_at_the_bound_each_is_served_or_told_to_come_back() {
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
+    let gateway = start("max_connections = 2", &upstream.url());
+    // All of them are there when the gateway looks.
+    gateway.pause();
+    let mut burst: Vec<_> = (0..40).map(|_| gateway.client()).collect();
+    burst.iter_mut().for_each(|client| client.send(GET));
+    gateway.resume();
+    wait_until("all connections are in use", || upstream.connections() == 2);
+    (0..2).for_each(|_| release.send(()).unwrap());
+    let mut statuses: Vec<_> = burst.iter_mut().map(|client| client.answer().status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [vec![200; 2], vec![503; 38]].concat());
+}
+
+#[test]
+fn who_is_turned_away_makes_no_room() {
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
+    let gateway = start("max_connections = 1", &upstream.url());
+    let mut busy = gateway.client();
+    busy.send(GET);
+    wait_until("the connection is in use", || upstream.connections() == 1);
+    // It will get a 503, whatever it asks.
+    let mut silent = gateway.client();
+    wait_until("it is there", || gateway.get("/").status == 503 && silent.is_closed());
+    assert_eq!(upstream.connections(), 1);
+    release.send(()).unwrap();
+    assert_eq!(busy.answer().status, 200);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::tokens::{Issuer, SECRET, of, with};
+use super::tokens::{Issuer, SECRET, of, seconds_from_now, with};
 use crate::{
     harness::{
         client::{Answer, Client},
@@ -60,6 +60,19 @@ fn a_claim_states_the_rate_up_to_a_bound() {
         assert_eq!(policy.header("ratelimit"), Some("\"l\";r=3;t=3600"));
         let blocked = ask(&gateway, "blocked", 0);
         assert_eq!((blocked.status, blocked.header("retry-after")), (429, None));
+    }
+}
+
+#[test]
+fn a_token_that_not_all_servers_believe_states_no_higher_rate() {
+    let issuer = Issuer::hmac(SECRET.as_bytes());
+    for (quota, admitted) in [(3, 1), (0, 0)] {
+        let gateway = by_claim("", "missing = \"skip\"\n");
+        let claims = with(of("late"), json!({ "quota": quota, "exp": seconds_from_now(-60) }));
+        let request = format!("GET /\nAuthorization: Bearer {}", issuer.token(&claims));
+        let statuses: Vec<_> = (0..3).map(|_| gateway.ask(&request).status).collect();
+        let expected: Vec<_> = (0..3).map(|at| if at < admitted { 200 } else { 429 }).collect();
+        assert_eq!(statuses, expected, "{quota}");
     }
 }
 

@@ -46,8 +46,8 @@ pub(in crate::config) struct ServerTable {
     /// Largest request body, such as `"10MiB"`. Larger ones are rejected with 413. Routes can override it.
     /// Default: `"none"`.
     pub max_body: ParsedText<BodyMost>,
-    /// Most client connections at a time, 1 to 1000000, and as many of callers of `[decisions]`. Beyond it, the connections that have been
-    /// idle longest are closed; if none is idle, new ones get a 503. Default: 20000.
+    /// Most client connections at a time, 1 to 1000000, and as many of callers of `[decisions]`, and of those who may not ask there. Beyond
+    /// it, the connections that have been idle longest are closed; if none is idle, new ones get a 503. Default: 20000.
     pub max_connections: Whole<1, 1_000_000>,
     /// Treatment of `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400. Default:
     /// `"keep"`.

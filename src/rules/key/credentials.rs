@@ -22,8 +22,8 @@ const SHORTEST_WITHIN_WORD: usize = 16;
 ///
 /// The ordinary value has the scheme as it is usually written, one space, and the rest as it came. A scheme that isn't
 /// known, or none, may also be one that the server doesn't look at: then the rest is read as a bearer's token, too. Of
-/// several words, which RFC 9110 doesn't allow, the first and the last may be the token. A parameter isn't: it may be the
-/// same for many clients. The base64 of Basic may be without padding, or in the other alphabet.
+/// several words, which RFC 9110 doesn't allow, the first, the last and the one behind the first space may be the token. A
+/// parameter isn't: it may be the same for many clients. The base64 of Basic may be without padding, or in the other alphabet.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     if is_usual(sent) {
         return Ok(Readings::one(sent));
@@ -90,8 +90,8 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         }
     }
     // `authorization.split(" ")[1]` ends words at spaces only.
-    let second = sent.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    for word in [first, last, second] {
+    let behind_space = sent.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    for word in [first, last, behind_space] {
         let token = token(word, ends_token);
         if !token.is_empty() && (word.starts_with(TOKEN) || !is_parameter(word)) {
             readings.add(joined(BEARER, token))?;
@@ -102,12 +102,15 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
 
 /// Adds the tokens that follow `Bearer` at once, as PHP's `sscanf` and tymon/jwt-auth read them, the latter also within a word.
 fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
-    let mut words = sent.windows(BEARER.len()).enumerate();
-    while let Some((at, _)) = words.find(|(_, word)| word.eq_ignore_ascii_case(BEARER)) {
-        let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
-        let token = sent[at + BEARER.len()..].split(ends).next().unwrap_or_default();
-        let is_long = at == 0 || token.len() >= SHORTEST_WITHIN_WORD;
-        if is_long && token.first().is_some_and(u8::is_ascii_alphanumeric) {
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
+    for (at, word) in sent.windows(BEARER.len()).enumerate() {
+        let behind = &sent[at + BEARER.len()..];
+        // A long token is another reading each time, so few are looked for.
+        if !word.eq_ignore_ascii_case(BEARER) || !behind.first().is_some_and(u8::is_ascii_alphanumeric) {
+            continue;
+        }
+        let token = behind.split(ends).next().unwrap_or_default();
+        if at == 0 || token.len() >= SHORTEST_WITHIN_WORD {
             readings.add(joined(BEARER, token))?;
         }
     }
@@ -361,9 +364,10 @@ mod tests {
     /// A recursion would overflow the stack, and quadratic time would be minutes.
     #[test]
     fn long_credentials_are_read_step_by_step() {
-        for unit in [&b"\xEF\xBB\xBF"[..], b":", b" ", b"\0", b"%41", b"\"", b"a:"] {
+        for unit in [&b"\xEF\xBB\xBF"[..], b":", b" ", b"\0", b"%41", b"\"", b"a:", b"Bearer-", b"Bearera,"] {
             let sent = [b"Basic ", &encoded(&[&unit.repeat(1 << 18)[..], b"u:p"].concat())[..]].concat();
             let _ = (credentials(&sent), credentials(&[BEARER, b" ", &unit.repeat(1 << 18)].concat()));
+            let _ = credentials(&unit.repeat(1 << 18));
         }
     }
 

@@ -32,6 +32,8 @@ use self::lenient::{rewritten, tokens};
 
 /// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
+/// The most texts of a request that are verified as rewritten tokens.
+const MOST_REWRITTEN: usize = 12;
 /// The most keys that are tried for a token. Several may fit one that doesn't name its key.
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
@@ -91,13 +93,15 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token, or else what lenient decoders read in it.
-    fn verify_leniently(&self, token: &[u8]) -> Verified {
+    /// Verifies a token, or else what lenient decoders read in it, if that are not more texts than are `left`.
+    fn verify_leniently(&self, token: &[u8], left: &mut usize) -> Verified {
         let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
         if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys) {
             return verified;
         }
         for token in rewritten(token) {
+            let Some(fewer) = left.checked_sub(1) else { return Verified::Several };
+            *left = fewer;
             match self.verify(&token) {
                 Verified::Valid { claims, .. } => return Verified::Valid { claims, flaw: Some(NOT_BEARER) },
                 // Other keys may be fetched, by which it is valid.
@@ -203,7 +207,7 @@ enum Verified {
     KeyUnknown,
     /// It bears one, and the keys haven't been fetched yet.
     WithoutKeys,
-    /// It bears two different ones, and servers may go by either.
+    /// It bears two different ones, and servers may go by either, or too many texts that may be one.
     Several,
 }
 
@@ -231,7 +235,7 @@ fn untimely(claims: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Verified {
-    /// Returns the reason why there are no claims. `None` if there are.
+    /// Returns the reason why the request doesn't bear what `require = "jwt"` demands. `None` if it does.
     fn fault(&self) -> Option<TokenFault> {
         match self {
             Self::Valid { flaw, .. } => flaw.map(TokenFault::Invalid),
@@ -244,7 +248,7 @@ impl Verified {
     }
 }
 
-/// The reason why a request that needs a token has no claims.
+/// The reason why a request doesn't bear a token that all servers believe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenFault {
     /// It bears no token.
@@ -330,10 +334,13 @@ impl<'r> Claims<'r> {
         let Ok(others) = tokens(sent, usual) else { return Verified::Several };
         let others = others.iter().map(|token| (&**token, Some(NOT_BEARER)));
         let mut verified = usual.map_or(Verified::Missing, |_| Verified::Invalid(NOT_BEARER));
+        let mut left = MOST_REWRITTEN;
         for (token, spelling) in usual.map(|token| (token, None)).into_iter().chain(others) {
-            let mut other = verifier.verify_leniently(token);
-            if let Verified::Valid { flaw, .. } = &mut other {
-                *flaw = spelling.or(*flaw);
+            let mut other = verifier.verify_leniently(token, &mut left);
+            match &mut other {
+                Verified::Valid { flaw, .. } => *flaw = spelling.or(*flaw),
+                Verified::Several => return Verified::Several,
+                _ => {}
             }
             match (&verified, other) {
                 (Verified::Valid { claims: one, .. }, Verified::Valid { claims: other, .. })

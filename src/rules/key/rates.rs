@@ -15,10 +15,15 @@ pub(super) fn stated_rate(limit: &LimitSettings, subject: &Subject<'_>) -> Optio
         }
         _ => return None,
     };
+    let most = match &from.source {
+        // Not all servers believe such a token, so it gives no more than others have.
+        KeyPart::Jwt(_) if !subject.claims.are_usual() => from.max.min(limit.quota.rate().permits),
+        _ => from.max,
+    };
     let is_number = !stated.is_empty() && stated.bytes().all(|byte| byte.is_ascii_digit());
     // A number with more digits is above any bound.
     let permits = is_number.then(|| stated.parse().unwrap_or(u32::MAX))?;
-    Some(Rate { permits: permits.min(from.max), ..limit.quota.rate() })
+    Some(Rate { permits: permits.min(most), ..limit.quota.rate() })
 }
 
 /// The sign for any value in the keys of a file's overrides.

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{ConnectionSettings, Door, Status, accept::Side, client::Watch, settings::TlsOfDoors},
+    server::{ConnectionSettings, Door, Status, accept::PeerKind, client::Watch, settings::TlsOfDoors},
 };
 
 const TOML: &str = "[limits.l]\nkey = \"global\"\nrate = \"1/h\"\n[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
@@ -38,7 +38,7 @@ impl Client {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
             door: Door::Requests,
-            side: Side::Clients,
+            kind: PeerKind::Client,
             is_rejected: false,
             settings: Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),

@@ -1,6 +1,6 @@
 //! The tokens that lenient servers find in credentials, and read in a token.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{borrow::Cow, collections::BTreeSet, iter};
 
 use tollgate_limiter::key::credentials::{BEARER, bytes};
 
@@ -11,6 +11,8 @@ use crate::rules::key::{
 
 /// The most texts in credentials that are taken for a token.
 const MOST_TOKENS: usize = 4;
+/// The base64 of `{"`, as most tokens begin.
+const JSON: &[u8] = b"eyJ";
 
 /// Returns the texts in credentials that some server may take for a token, whatever stands around them, beside the one that a usual
 /// header has. Only what is signed counts, so it does no harm that most of them are no token.
@@ -21,8 +23,8 @@ pub(super) fn tokens<'s>(
     sent: &'s [u8],
     usual: Option<&'s [u8]>,
 ) -> Result<Vec<Cow<'s, [u8]>>, TooManyReadings> {
-    let is_plain = |byte: &u8| is_url_digit(byte) || *byte == b'.';
-    if usual.is_some_and(|token| token.iter().all(is_plain) && last_bearer(token).is_none()) {
+    let is_plain = |byte: &u8| is_digit(byte) || *byte == b'.';
+    if usual.is_some_and(|token| token.iter().all(is_plain) && bearers(token).next().is_none()) {
         return Ok(Vec::new());
     }
     if has_encoded_word(sent) {
@@ -32,11 +34,13 @@ pub(super) fn tokens<'s>(
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';' | b'"');
     let words = sent.split(ends).chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
     for word in words {
-        let behind_scheme = last_bearer(word).map(|at| &word[at + BEARER.len()..]);
-        let behind_byte = behind_scheme.and_then(|rest| rest.get(1..));
-        let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| &word[at + 1..]);
-        for text in [Some(word), behind_scheme, behind_byte, behind_name].into_iter().flatten() {
-            add(&mut tokens, text, usual)?;
+        // A token may have a `Bearer` in it, as it may have anything.
+        let behind_scheme =
+            [bearers(word).next(), bearers(word).next_back()].map(|at| Some(at? + BEARER.len()));
+        let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| at + 1);
+        let begin = word.windows(JSON.len()).position(|part| part == JSON);
+        for start in [Some(0), begin, behind_name].into_iter().chain(behind_scheme).flatten() {
+            add(&mut tokens, &word[start..], usual)?;
         }
     }
     add(&mut tokens, without_bearer(sent), usual)?;
@@ -60,15 +64,16 @@ fn add<'s>(
     Ok(())
 }
 
-/// Returns true if a text has three parts, and begins as the base64 of JSON does.
+/// Returns true if a text has at least two dots, and the base64 of a `{` for its first digit. Other characters may precede it.
 fn may_be_token(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'.').count() >= 2
         && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
 }
 
-/// Returns the place of the last `Bearer` in a text.
-fn last_bearer(text: &[u8]) -> Option<usize> {
-    text.windows(BEARER.len()).rposition(|word| word.eq_ignore_ascii_case(BEARER))
+/// Returns the places of `Bearer` in a text.
+fn bearers(text: &[u8]) -> impl DoubleEndedIterator<Item = usize> {
+    let words = text.windows(BEARER.len()).enumerate();
+    words.filter(|(_, word)| word.eq_ignore_ascii_case(BEARER)).map(|(at, _)| at)
 }
 
 /// Returns a text without each `Bearer` and each space in it, as hapi-auth-jwt2 reads it.
@@ -84,12 +89,13 @@ fn without_bearer(text: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
-/// signature, and jwcrypto in all parts. tymon/jwt-auth drops what isn't a letter or digit behind it.
+/// signature, and jwcrypto in all parts. tymon/jwt-auth drops what isn't a letter, a digit or `_` behind it.
 pub(super) fn rewritten(token: &[u8]) -> BTreeSet<String> {
     let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let word_end = token.iter().rposition(is_of_word).map_or(0, |last| last + 1);
     let mut written = BTreeSet::new();
-    for text in [token, &token[..word_end]] {
+    let trimmed = Some(&token[..word_end]).filter(|trimmed| *trimmed != token);
+    for text in iter::once(token).chain(trimmed) {
         // A text of many dots is not read at all.
         let parts: Vec<_> = text.split(|byte| *byte == b'.').take(4).collect();
         let Ok(parts) = <[_; 3]>::try_from(parts) else { continue };
@@ -124,7 +130,7 @@ fn recoded(text: &[u8]) -> String {
 /// Returns the parts of a base64 text that decoders read: all of it, up to the first `=`, up to a complete padding, or up to the
 /// first byte that is no digit (Apache, lighttpd).
 fn paddings(text: &[u8]) -> [&[u8]; 4] {
-    let digits = text.split(|byte| !is_digit(byte)).next().unwrap_or_default();
+    let digits = text.split(|byte| !is_standard_digit(byte)).next().unwrap_or_default();
     [text, before_padding(text), before_complete_padding(text), digits]
 }
 
@@ -138,7 +144,7 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
     let (mut digits, mut pads) = (0, 0);
     let completes = |byte: &u8| {
         if *byte != b'=' {
-            (digits, pads) = if is_url_digit(byte) { ((digits + 1) % 4, 0) } else { (digits, pads) };
+            (digits, pads) = if is_digit(byte) { ((digits + 1) % 4, 0) } else { (digits, pads) };
         } else if digits >= 2 {
             pads += 1;
         }
@@ -147,11 +153,64 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
     text.iter().position(completes).map_or(text, |end| &text[..end])
 }
 
-fn is_digit(byte: &u8) -> bool {
+fn is_standard_digit(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/')
 }
 
 /// Returns true for a digit of either alphabet.
-fn is_url_digit(byte: &u8) -> bool {
-    is_digit(byte) || matches!(byte, b'-' | b'_')
+fn is_digit(byte: &u8) -> bool {
+    is_standard_digit(byte) || matches!(byte, b'-' | b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_text_that_may_be_a_token_is_found() {
+        let found = |sent: &'static str| {
+            let usual = sent.strip_prefix("Bearer ").map(str::as_bytes);
+            let tokens = tokens(sent.as_bytes(), usual).ok()?;
+            Some(tokens.iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect::<Vec<_>>())
+        };
+        for (sent, expected) in [
+            // Of the usual spelling there is one only.
+            ("Bearer eyJh.eyJx.s-_", &[][..]),
+            ("Bearer v2.local.x", &[]),
+            ("Basic YTpi", &[]),
+            ("Mine eyJh.eyJx.s", &["eyJh.eyJx.s"]),
+            ("eyJh.eyJx.s Bearer", &["eyJh.eyJx.s"]),
+            ("x\ty eyJh.eyJx.s z", &["eyJh.eyJx.s"]),
+            ("eyJh.eyJx. s", &["eyJh.eyJx.", "eyJh.eyJx.s"]),
+            ("Mine token=\"eyJh.eyJx.s\", a=\"b\"", &["eyJh.eyJx.s"]),
+            ("Token token=ew==.eyJx.s", &["ew==.eyJx.s"]),
+            ("TokeneyJh.eyJx.s", &["eyJh.eyJx.s"]),
+            ("BearerxeyJh.eyJx.s", &["eyJh.eyJx.s"]),
+            // Behind the first `Bearer` and the last, and without any
+            ("xbearereyJh.eyJ4beaRErx.s", &["eyJh.eyJ4beaRErx.s"]),
+            ("xbearer,bearerew.eyJx.s", &["ew.eyJx.s"]),
+            ("Bearer eyJh.eyJxBearer.s", &["eyJh.eyJx.s"]),
+            (
+                "e.a. e.b. e.c. OAuth realm=\"http://a.b.c/\"",
+                &["e.a.", "e.b.", "e.c.", "e.a.e.b.e.c.OAuthrealm=\"http://a.b.c/\""],
+            ),
+        ] {
+            assert_eq!(
+                found(sent).as_deref(),
+                Some(expected.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).as_deref(),
+                "{sent}"
+            );
+        }
+        assert_eq!(found("e.a. e.b. e.c. e.d. e.e."), None);
+        assert_eq!(found("Bearer =?utf-8?q?eyJh=2EeyJx=2Es?="), None);
+    }
+
+    /// Quadratic time would be minutes.
+    #[test]
+    fn long_credentials_are_looked_through_in_linear_time() {
+        for unit in [&b"bearer"[..], b"Bearer-", b"eyJ", b"=", b".", b"e.. ", b"\xC3\xA9"] {
+            let sent = unit.repeat(1 << 18);
+            let _ = (tokens(&sent, None), rewritten(&sent));
+        }
+    }
 }
