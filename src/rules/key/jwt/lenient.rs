@@ -32,15 +32,18 @@ pub(super) fn tokens<'s>(
     }
     let mut tokens = Vec::new();
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';' | b'"');
-    let words = sent.split(ends).chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
-    for word in words {
+    let words = sent.split(u8::is_ascii_whitespace).chain(sent.split(ends));
+    for word in words.chain(sent.split(|byte| ends(byte) || !byte.is_ascii())) {
         // A token may have a `Bearer` in it, as it may have anything.
         let behind_scheme =
             [bearers(word).next(), bearers(word).next_back()].map(|at| Some(at? + BEARER.len()));
         let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| at + 1);
         let begin = word.windows(JSON.len()).position(|part| part == JSON);
         for start in [Some(0), begin, behind_name].into_iter().chain(behind_scheme).flatten() {
-            add(&mut tokens, &word[start..], usual)?;
+            let text = &word[start..];
+            let before_scheme = &text[..bearers(text).next().unwrap_or(text.len())];
+            add(&mut tokens, within_digits(text), usual)?;
+            add(&mut tokens, within_digits(before_scheme), usual)?;
         }
     }
     add(&mut tokens, without_bearer(sent), usual)?;
@@ -68,6 +71,15 @@ fn add<'s>(
 fn may_be_token(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'.').count() >= 2
         && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
+}
+
+/// Returns a text without what stands before its first and behind its last digit of base64, dot or padding. All decoders that accept it pass
+/// over that.
+fn within_digits(text: &[u8]) -> &[u8] {
+    let is_inner = |byte: &u8| is_digit(byte) || matches!(byte, b'.' | b'=');
+    let start = text.iter().position(is_inner).unwrap_or(text.len());
+    let end = text.iter().rposition(is_inner).map_or(start, |last| last + 1);
+    &text[start..end]
 }
 
 /// Returns the places of `Bearer` in a text.
@@ -190,6 +202,10 @@ mod tests {
             ("xbearereyJh.eyJ4beaRErx.s", &["eyJh.eyJ4beaRErx.s"]),
             ("xbearer,bearerew.eyJx.s", &["ew.eyJx.s"]),
             ("Bearer eyJh.eyJxBearer.s", &["eyJh.eyJx.s"]),
+            ("Bearer eyJh.eyJx.sBearer x", &["eyJh.eyJx.sBearer", "eyJh.eyJx.s", "eyJh.eyJx.sx"]),
+            ("Bearereyf.eyJx.sBearerx", &["eyf.eyJx.sBearerx", "eyf.eyJx.s", "eyf.eyJx.sx"]),
+            // Within a token, decoders skip what ends words elsewhere.
+            ("x Bearer eyJh.eyJx.\"s", &["eyJh.eyJx.\"s", "eyJh.eyJx."]),
             (
                 "e.a. e.b. e.c. OAuth realm=\"http://a.b.c/\"",
                 &["e.a.", "e.b.", "e.c.", "e.a.e.b.e.c.OAuthrealm=\"http://a.b.c/\""],
