@@ -28,6 +28,9 @@ use tokio::{
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
 
+/// The time for which a new connection isn't idle. Its request may have come already, and hasn't been read yet.
+const UNREAD_FOR: Duration = Duration::from_millis(50);
+
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientTimeouts {
@@ -63,8 +66,6 @@ struct WatchState {
 
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// The first request, which nobody has looked for yet.
-    Unread(Instant),
     /// The first request.
     First(Instant),
     /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
@@ -80,7 +81,7 @@ impl Watch {
     /// Creates the watch of a new connection.
     pub(super) fn new() -> Self {
         let state = WatchState {
-            expected: Expected::Unread(Instant::now()),
+            expected: Expected::First(Instant::now()),
             in_flight: 0,
             streams: None,
             may_cancel_all: false,
@@ -122,14 +123,11 @@ impl Watch {
         self.is_ending.load(Relaxed)
     }
 
-    /// Sets the task to be woken when the connection is to be closed. It waits for its client.
+    /// Sets the task to be woken when the connection is to be closed.
     pub(super) fn note_task(&self, waker: &Waker) {
-        let mut state = self.state.lock();
-        if let Expected::Unread(since) = state.expected {
-            state.expected = Expected::First(since);
-        }
-        if !state.task.as_ref().is_some_and(|task| task.will_wake(waker)) {
-            state.task = Some(waker.clone());
+        let task = &mut self.state.lock().task;
+        if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
+            *task = Some(waker.clone());
         }
     }
 
@@ -153,6 +151,7 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         match state.expected {
+            Expected::First(since) if since.elapsed() < UNREAD_FOR => None,
             Expected::First(since) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
             // Of HTTP/2, the preface has come, but no request.
             Expected::Head(Some(since)) if matches!(state.streams, Some((0, _))) => Some(since),
@@ -175,9 +174,7 @@ impl Watch {
             return Some("resets");
         }
         match &mut state.expected {
-            Expected::Unread(since) | Expected::First(since) => {
-                has_passed(*since, timeouts.header).then_some("head")
-            }
+            Expected::First(since) => has_passed(*since, timeouts.header).then_some("head"),
             Expected::Head(since) => has_passed(*since.get_or_insert(now), timeouts.header).then_some("head"),
             Expected::Next(since) => has_passed(*since, timeouts.idle).then_some("request"),
             Expected::Nothing => None,
@@ -212,7 +209,7 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
-            Expected::Unread(since) | Expected::First(since) => state.expected = Expected::Head(Some(since)),
+            Expected::First(since) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }

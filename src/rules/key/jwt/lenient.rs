@@ -33,20 +33,22 @@ pub(super) fn tokens<'s>(
     let mut tokens = Vec::new();
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';' | b'"');
     let words = sent.split(u8::is_ascii_whitespace).chain(sent.split(ends));
-    for word in words.chain(sent.split(|byte| ends(byte) || !byte.is_ascii())) {
+    let words = words.chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
+    for word in words.filter(|word| has_parts(word)) {
         // A token may have a `Bearer` in it, as it may have anything.
-        let behind_scheme =
-            [bearers(word).next(), bearers(word).next_back()].map(|at| Some(at? + BEARER.len()));
+        let schemes: Vec<usize> = bearers(word).collect();
+        let behind_scheme = [schemes.first(), schemes.last()].map(|at| Some(at? + BEARER.len()));
         let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| at + 1);
         let begin = word.windows(JSON.len()).position(|part| part == JSON);
         for start in [Some(0), begin, behind_name].into_iter().chain(behind_scheme).flatten() {
-            let text = &word[start..];
-            let before_scheme = &text[..bearers(text).next().unwrap_or(text.len())];
-            add(&mut tokens, within_digits(text), usual)?;
-            add(&mut tokens, within_digits(before_scheme), usual)?;
+            let next_scheme = schemes.iter().copied().find(|at| *at >= start);
+            add(&mut tokens, within_digits(&word[start..]), usual)?;
+            add(&mut tokens, within_digits(&word[start..next_scheme.unwrap_or(word.len())]), usual)?;
         }
     }
-    add(&mut tokens, without_bearer(sent), usual)?;
+    if has_parts(sent) {
+        add(&mut tokens, without_bearer(sent), usual)?;
+    }
     Ok(tokens)
 }
 
@@ -69,8 +71,12 @@ fn add<'s>(
 
 /// Returns true if a text has at least two dots, and the base64 of a `{` for its first digit. Other characters may precede it.
 fn may_be_token(text: &[u8]) -> bool {
-    text.iter().filter(|byte| **byte == b'.').count() >= 2
-        && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
+    has_parts(text) && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
+}
+
+/// Returns true if a text has at least two dots.
+fn has_parts(text: &[u8]) -> bool {
+    text.iter().filter(|byte| **byte == b'.').nth(1).is_some()
 }
 
 /// Returns a text without what stands before its first and behind its last digit of base64, dot or padding. All decoders that accept it pass
@@ -83,7 +89,7 @@ fn within_digits(text: &[u8]) -> &[u8] {
 }
 
 /// Returns the places of `Bearer` in a text.
-fn bearers(text: &[u8]) -> impl DoubleEndedIterator<Item = usize> {
+fn bearers(text: &[u8]) -> impl Iterator<Item = usize> {
     let words = text.windows(BEARER.len()).enumerate();
     words.filter(|(_, word)| word.eq_ignore_ascii_case(BEARER)).map(|(at, _)| at)
 }
