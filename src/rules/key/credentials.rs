@@ -70,7 +70,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let mut parts = sent.split(|byte| *byte == b' ');
     let second = parts.next().filter(has_basic).and_then(|_| parts.next());
     let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
-    for text in [second, behind, basic_at_once(sent)].into_iter().flatten() {
+    for text in [second, behind, basic_at_once(sent), basic_within(sent)].into_iter().flatten() {
         add_only_with_password(readings, text.trim_ascii())?;
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
@@ -255,7 +255,7 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     if let Some((_, rest)) = behind_scheme(BASIC, sent) {
         add_basic(readings, rest)?;
     }
-    if let Some(rest) = basic_at_once(sent) {
+    for rest in [basic_at_once(sent), basic_within(sent)].into_iter().flatten() {
         add_only_with_password(readings, rest)?;
     }
     // In UTF-8, the byte is part of a longer character.
@@ -274,6 +274,12 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
 /// Returns what follows `Basic` without a space. A byte that can't be base64 is one that is skipped.
 fn basic_at_once(sent: &[u8]) -> Option<&[u8]> {
     directly_behind(BASIC, sent).filter(|rest| rest.first().is_some_and(u8::is_ascii_alphanumeric))
+}
+
+/// Returns what follows the first `Basic` within other words, as Sanic looks for it.
+fn basic_within(sent: &[u8]) -> Option<&[u8]> {
+    let at = sent.windows(BASIC.len()).position(|word| word == BASIC)?;
+    Some(&sent[at + BASIC.len()..]).filter(|_| at > 0)
 }
 
 /// Returns what follows a scheme.
@@ -499,6 +505,7 @@ mod tests {
             ("ApiKey a-bearer-1", &["ApiKey a-bearer-1", "Bearer a-bearer-1"]),
             // What a scheme's name stands in is a key like others.
             ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
+            ("xBasicYTpi", &["xBasicYTpi", "Bearer xBasicYTpi", "Basic YTpi"]),
             ("BasicAuth a-b_c", &["BasicAuth a-b_c", "Bearer a-b_c"]),
             // A tab in quotes ends a token in Rails.
             ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),
@@ -517,7 +524,7 @@ mod tests {
             assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
         // Nobody sends as many readings.
-        for sent in [&b"Bearerk1,r"[..], b"x\ty k1 z"] {
+        for sent in [&b"Bearerk1,r"[..], b"x\ty k1 z", b"x Basic YTpi"] {
             assert_eq!(credentials(sent), Err(TooManyReadings));
         }
         // Decoders skip other characters, or stop at them or at one `=` or another.
@@ -547,6 +554,8 @@ mod tests {
             "BasicXYTpi =!~",
             "xBasic YTpi=!",
             "BasicYT!pi",
+            "xBasicYT!pi",
+            "xBasic YT pi",
             "BasicY! T! p!i",
             "basic.\tYT!pi",
         ] {

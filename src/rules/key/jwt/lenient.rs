@@ -11,6 +11,8 @@ use crate::rules::key::{
 
 /// The most texts in credentials that are taken for a token.
 const MOST_TOKENS: usize = 4;
+/// The schemes of tokens. Sanic looks for both anywhere.
+const SCHEMES: [&[u8]; 2] = [BEARER, b"Token"];
 /// The base64 of `{"`, as most tokens begin.
 const JSON: &[u8] = b"eyJ";
 
@@ -24,7 +26,7 @@ pub(super) fn tokens<'s>(
     usual: Option<&'s [u8]>,
 ) -> Result<Vec<Cow<'s, [u8]>>, TooManyReadings> {
     let is_plain = |byte: &u8| is_digit(byte) || *byte == b'.';
-    if usual.is_some_and(|token| token.iter().all(is_plain) && bearers(token).next().is_none()) {
+    if usual.is_some_and(|token| token.iter().all(is_plain) && schemes(token).next().is_none()) {
         return Ok(Vec::new());
     }
     if has_encoded_word(sent) {
@@ -36,14 +38,15 @@ pub(super) fn tokens<'s>(
     let words = words.chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
     for word in words.filter(|word| has_parts(word)) {
         // A token may have a `Bearer` in it, as it may have anything.
-        let schemes: Vec<usize> = bearers(word).collect();
-        let behind_scheme = [schemes.first(), schemes.last()].map(|at| Some(at? + BEARER.len()));
+        let schemes: Vec<(usize, usize)> = schemes(word).collect();
+        let behind_scheme = [schemes.first(), schemes.last()].map(|scheme| scheme.map(|(_, end)| *end));
         let behind_name = word.iter().position(|byte| *byte == b'=').map(|at| at + 1);
         let begin = word.windows(JSON.len()).position(|part| part == JSON);
         for start in [Some(0), begin, behind_name].into_iter().chain(behind_scheme).flatten() {
-            let next_scheme = schemes.iter().copied().find(|at| *at >= start);
+            let next_scheme = schemes.iter().find(|(at, _)| *at >= start);
+            let end = next_scheme.map_or(word.len(), |(at, _)| *at);
             add(&mut tokens, within_digits(&word[start..]), usual)?;
-            add(&mut tokens, within_digits(&word[start..next_scheme.unwrap_or(word.len())]), usual)?;
+            add(&mut tokens, within_digits(&word[start..end]), usual)?;
         }
     }
     if has_parts(sent) {
@@ -79,19 +82,23 @@ fn has_parts(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'.').nth(1).is_some()
 }
 
-/// Returns a text without what stands before its first and behind its last digit of base64, dot or padding. All decoders that accept it pass
-/// over that.
+/// Returns a text without what stands before its first digit of base64, and behind its last digit, dot or padding. All decoders that accept
+/// it pass over that.
 fn within_digits(text: &[u8]) -> &[u8] {
-    let is_inner = |byte: &u8| is_digit(byte) || matches!(byte, b'.' | b'=');
-    let start = text.iter().position(is_inner).unwrap_or(text.len());
-    let end = text.iter().rposition(is_inner).map_or(start, |last| last + 1);
+    let is_end = |byte: &u8| is_digit(byte) || matches!(byte, b'.' | b'=');
+    let start = text.iter().position(is_digit).unwrap_or(text.len());
+    let end = text.iter().rposition(is_end).map_or(start, |last| last + 1);
     &text[start..end]
 }
 
-/// Returns the places of `Bearer` in a text.
-fn bearers(text: &[u8]) -> impl Iterator<Item = usize> {
-    let words = text.windows(BEARER.len()).enumerate();
-    words.filter(|(_, word)| word.eq_ignore_ascii_case(BEARER)).map(|(at, _)| at)
+/// Returns where schemes of tokens begin and end in a text.
+fn schemes(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    (0..text.len()).filter_map(|at| {
+        let is_here = |scheme: &&&[u8]| {
+            text[at..].get(..scheme.len()).is_some_and(|word| word.eq_ignore_ascii_case(scheme))
+        };
+        SCHEMES.iter().find(is_here).map(|scheme| (at, at + scheme.len()))
+    })
 }
 
 /// Returns a text without each `Bearer` and each space in it, as hapi-auth-jwt2 reads it.
@@ -204,6 +211,8 @@ mod tests {
             ("Token token=ew==.eyJx.s", &["ew==.eyJx.s"]),
             ("TokeneyJh.eyJx.s", &["eyJh.eyJx.s"]),
             ("BearerxeyJh.eyJx.s", &["eyJh.eyJx.s"]),
+            ("Bearer TokeneyJh.eyJx.s", &["eyJh.eyJx.s"]),
+            ("Bearer eyJTokeneyJh.eyJx.s", &["eyJh.eyJx.s"]),
             // Behind the first `Bearer` and the last, and without any
             ("xbearereyJh.eyJ4beaRErx.s", &["eyJh.eyJ4beaRErx.s"]),
             ("xbearer,bearerew.eyJx.s", &["ew.eyJx.s"]),
