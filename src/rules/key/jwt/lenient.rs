@@ -88,7 +88,7 @@ fn within_digits(text: &[u8]) -> &[u8] {
     let is_end = |byte: &u8| is_digit(byte) || matches!(byte, b'.' | b'=');
     let start = text.iter().position(is_digit).unwrap_or(text.len());
     let end = text.iter().rposition(is_end).map_or(start, |last| last + 1);
-    &text[start..end]
+    &text[start..end.max(start)]
 }
 
 /// Returns where schemes of tokens begin and end in a text.
@@ -239,7 +239,7 @@ mod tests {
     /// Quadratic time would be minutes.
     #[test]
     fn long_credentials_are_looked_through_in_linear_time() {
-        for unit in [&b"bearer"[..], b"Bearer-", b"eyJ", b"=", b".", b"e.. ", b"\xC3\xA9"] {
+        for unit in [&b"bearer"[..], b"Token", b"eyJ", b"=", b".", b"..:", b"e.. ", b"\xC3\xA9"] {
             let sent = unit.repeat(1 << 18);
             let _ = (tokens(&sent, None), rewritten(&sent));
         }
