@@ -216,7 +216,7 @@ fn those_who_may_not_ask_take_no_room_of_callers() {
     let mut asking = Frames::connect(([127, 0, 0, 1], port).into());
     asking.ask(1, &get("/check", &[("x-forwarded-uri", "/other")]));
     assert_eq!(asking.told(1).status, 200);
-    // As many as there may be of both sides together, and as are told that there are too many.
+    // Twice as many as there may be of them, with those who are told that there are too many.
     let begun = (0..2 * (10 + 64)).map(|_| {
         let mut stranger = TcpStream::connect(format!("{own}:{port}")).unwrap();
         // It may have been closed already.

@@ -217,7 +217,7 @@ fn of_too_many_connections_the_one_that_idles_longest_goes() {
 fn who_has_said_nothing_yet_makes_room_too() {
     let gateway = start("max_connections = 1", &Upstream::hello().url());
     let mut silent = gateway.client();
-    // Not before the gateway has looked whether it says something.
+    // A new connection isn't idle at once.
     wait_until("there is room", || gateway.get("/").status == 200);
     assert!(silent.is_closed());
 }

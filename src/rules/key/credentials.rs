@@ -197,7 +197,7 @@ fn begins_with_name(decoded: &[u8]) -> bool {
 fn is_jwt(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'.');
     let header = decoded(parts.next().unwrap_or_default(), b"");
-    let are_base64 = text.iter().all(|byte| *byte == b'.' || *byte != b'=' && is_base64(&[*byte]));
+    let are_base64 = text.iter().all(|byte| *byte == b'.' || is_digit(byte));
     is_json(&header) && header.ends_with(b"}") && parts.count() >= 2 && are_base64
 }
 
@@ -214,8 +214,12 @@ fn is_name_and_password(text: &[u8]) -> bool {
 /// Returns true for digits of base64, in either alphabet, with padding behind them.
 fn is_base64(text: &[u8]) -> bool {
     let digits = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
-    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_');
     text[..digits].iter().all(is_digit) && text[digits..].iter().all(|byte| *byte == b'=')
+}
+
+/// Returns true for a digit of base64, in either alphabet.
+pub(super) fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
 /// Returns the first and the last word. Leading separators are skipped, and white space in quotes doesn't end a word.

@@ -93,7 +93,7 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token, or else what lenient decoders read in it, if that are not more texts than are `left`.
+    /// Verifies a token, or else what lenient decoders read in it, of which at most `left` texts are verified.
     fn verify_leniently(&self, token: &[u8], left: &mut usize) -> Verified {
         let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
         if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys) {

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, iter};
 use tollgate_limiter::key::credentials::{BEARER, bytes};
 
 use crate::rules::key::{
-    credentials::encoded,
+    credentials::{encoded, is_digit},
     readings::{TooManyReadings, has_encoded_word},
 };
 
@@ -93,7 +93,9 @@ fn within_digits(text: &[u8]) -> &[u8] {
 
 /// Returns where schemes of tokens begin and end in a text.
 fn schemes(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-    (0..text.len()).filter_map(|at| {
+    // Their first letters tell most places apart.
+    let may_begin = |at: &usize| matches!(text[*at], b'B' | b'b' | b'T' | b't');
+    (0..text.len()).filter(may_begin).filter_map(|at| {
         let is_here = |scheme: &&&[u8]| {
             text[at..].get(..scheme.len()).is_some_and(|word| word.eq_ignore_ascii_case(scheme))
         };
@@ -180,11 +182,6 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
 
 fn is_standard_digit(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/')
-}
-
-/// Returns true for a digit of either alphabet.
-fn is_digit(byte: &u8) -> bool {
-    is_standard_digit(byte) || matches!(byte, b'-' | b'_')
 }
 
 #[cfg(test)]
