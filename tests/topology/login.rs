@@ -75,11 +75,14 @@ fn connections(server: &Redis) -> Vec<u64> {
     ids(&server.command(&["CLIENT", "LIST", "TYPE", "normal"]), "gateway")
 }
 
-/// Replaces the secret by that which these servers know already, and closes the connections that use the new one. The
-/// gateway must make others.
+/// Replaces the secret, while these servers accept both. Then they accept the new one only, and close the gateway's
+/// connections, so that it must make others.
 fn change_everywhere(gateway: &Gateway, secret: &Secret, text: &str, servers: &[&Redis]) {
     let last = servers.iter().map(|server| connections(server).into_iter().max().unwrap_or(0));
     let last: Vec<u64> = last.collect();
+    for server in servers {
+        server.command(&["ACL", "SETUSER", "gateway", &format!(">{text}")]);
+    }
     reload(gateway, secret, text);
     wait_until("all connections are new", || {
         // Servers without requests may have none.
@@ -88,6 +91,7 @@ fn change_everywhere(gateway: &Gateway, secret: &Secret, text: &str, servers: &[
         !ids.is_empty() && ids.iter().all(|(id, last)| id > *last)
     });
     for server in servers {
+        set_password(server, text);
         server.command(&["CLIENT", "KILL", "USER", "gateway"]);
     }
 }
@@ -183,21 +187,11 @@ fn a_login_that_redis_rejects_is_tried_once_a_second() {
 #[test]
 fn a_reload_uses_the_new_passwords_of_sentinels_and_their_primary() {
     let sentinels = Sentinels::start();
-    let set = |password: &str| {
-        sentinels.servers.iter().for_each(|server| set_password(server, password));
-        let password = format!(">{password}");
-        sentinels.command(&[
-            "ACL",
-            "SETUSER",
-            "watcher",
-            "on",
-            "resetpass",
-            &password,
-            "allchannels",
-            "+@all",
-        ]);
+    let watcher = |rules: &[&str]| {
+        sentinels.command(&[&["ACL", "SETUSER", "watcher"], rules].concat());
     };
-    set("first");
+    watcher(&["on", ">first", "allchannels", "+@all"]);
+    sentinels.servers.iter().for_each(|server| set_password(server, "first"));
     let secret = Secret::new("first");
     let url = sentinels
         .url()
@@ -205,8 +199,9 @@ fn a_reload_uses_the_new_passwords_of_sentinels_and_their_primary() {
     let url = format!("{url}&sentinelUsername=watcher&sentinelPassword={}", secret.reference());
     let gateway = Gateway::start(&by_all(&url));
     assert_eq!(gateway.get("/").status, 200, "{}", gateway.log());
-    set("second");
+    watcher(&[">second"]);
     change_everywhere(&gateway, &secret, "second", &sentinels.servers.each_ref());
+    watcher(&["<first"]);
     wait_until("the gateway connects again", || gateway.get("/").status == 200);
     sentinels.command(&["CLIENT", "KILL", "USER", "watcher"]);
     sentinels.fail_over();
@@ -220,8 +215,7 @@ fn a_reload_uses_the_new_passwords_of_sentinels_and_their_primary() {
 #[test]
 fn a_reload_uses_the_new_password_on_all_nodes_of_a_cluster() {
     let cluster = Cluster::start();
-    let set = |password: &str| cluster.nodes.iter().for_each(|node| set_password(node, password));
-    set("first");
+    cluster.nodes.iter().for_each(|node| set_password(node, "first"));
     let secret = Secret::new("first");
     let url = cluster
         .url()
@@ -236,7 +230,6 @@ fn a_reload_uses_the_new_password_on_all_nodes_of_a_cluster() {
     for key in each {
         assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
     }
-    set("second");
     change_everywhere(&gateway, &secret, "second", &cluster.nodes.iter().collect::<Vec<_>>());
     for key in each {
         wait_until("the node is asked again", || ask(&gateway, key) == 200);
