@@ -4,9 +4,7 @@ mod context;
 mod export;
 mod spans;
 
-use std::net::TcpListener;
-
-use crate::harness::gateway::Gateway;
+use crate::harness::{gateway::Gateway, redis::free_address};
 
 /// The trace of a client, without the flags.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -27,8 +25,7 @@ fn forward_to(servers: &[&str], keys: &str) -> String {
 
 /// The URL of an unreachable server.
 fn unreachable() -> String {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    format!("http://{address}")
+    format!("http://{}", free_address())
 }
 
 /// Returns the address of the admin port.

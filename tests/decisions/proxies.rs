@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
     process::{Child, Command},
     thread::sleep,
@@ -15,7 +15,7 @@ use crate::{
     decisions::Decider,
     harness::{
         client::{Answer, Client},
-        redis::tls::Certificates,
+        redis::{free_port, tls::Certificates},
         upstream::Upstream,
         wait_until,
     },
@@ -140,10 +140,6 @@ impl Drop for Chain {
         let _ = self.proxy.kill();
         let _ = self.proxy.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Asserts that an answer is the gateway's complete rejection.

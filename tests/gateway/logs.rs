@@ -1,16 +1,14 @@
 //! The gateway's own log: a record per line, as text or JSON.
 
-use std::net::TcpListener;
-
 use serde_json::Value;
 
-use crate::harness::{gateway::Gateway, wait_until};
+use crate::harness::{gateway::Gateway, redis::free_address, wait_until};
 
 const ROUTE: &str = "[[routes]]\nname = \"in\"\npath = \"/in\"\nrespond = { status = 200, body = \"one\" }\n";
 
 #[test]
 fn the_log_is_a_json_object_per_line_also_for_faults_of_a_file() {
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = free_address();
     let toml = format!(
         "[server]\nmax_connections = 900000\n[log]\nformat = \"json\"\n[store]\nurl = \"redis://{dead}\"\n\
          [limits.unused]\nkey = \"ip\"\nrate = \"1/s\"\n{ROUTE}"

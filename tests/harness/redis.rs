@@ -6,7 +6,7 @@ pub(crate) mod tls;
 
 use std::{
     env,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
@@ -39,6 +39,11 @@ pub(crate) fn free_port() -> u16 {
     let ports = (0..PORTS).map(|_| (FIRST + NEXT.fetch_add(1, Relaxed) % PORTS) as u16);
     let mut free = ports.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
     free.next().expect("one of them is free")
+}
+
+/// Returns an address at which nobody listens, nor will another test.
+pub(crate) fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 impl Redis {

@@ -7,6 +7,7 @@ use hyper::{Response, body::Incoming};
 use crate::{
     harness::{
         gateway::Gateway,
+        redis::free_address,
         upstream::{Upstream, whole},
         wire::WireUpstream,
     },
@@ -203,8 +204,7 @@ fn an_upstream_may_be_asked_by_its_own_name() {
 fn the_server_that_is_asked_next_is_asked_by_its_own_name() {
     let alive = Upstream::hello();
     let retries = "balance = \"round-robin\"\nretries = { attempts = 1, budget = \"100%\" }";
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let servers = [quoted(format!("http://{refusing}")), quoted(alive.url())];
+    let servers = [quoted(format!("http://{}", free_address())), quoted(alive.url())];
     let gateway = Gateway::start(&(forward_to(&servers, retries) + "preserve_host = false\n"));
     for _ in 0..2 {
         assert_eq!(gateway.get("/").status, 200);

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use super::{folder, json, limited, run};
-use crate::harness::{gateway::Gateway, wait_until};
+use crate::harness::{gateway::Gateway, redis::free_port, wait_until};
 
 fn lines(log: &Path) -> Vec<Value> {
     let text = fs::read_to_string(log).unwrap_or_default();
@@ -87,7 +87,7 @@ struct Nginx(Child);
 
 impl Nginx {
     fn start(folder: &Path) -> (Self, u16) {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let here = folder.display();
         // Requests come from as many addresses as the clients choose: `set_real_ip_from`.
         let text = format!(

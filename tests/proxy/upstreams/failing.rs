@@ -9,14 +9,9 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    harness::{gateway::Gateway, load::Load, metrics::Metrics, wait_until},
+    harness::{gateway::Gateway, load::Load, metrics::Metrics, redis::free_address, wait_until},
     proxy::{forward_to, quoted},
 };
-
-/// Returns the address of a port where nobody listens.
-fn dead() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Answers each connection there once, until the test's process ends.
 fn revive(address: SocketAddr) {
@@ -38,7 +33,7 @@ fn metrics(gateway: &Gateway) -> Metrics {
 
 #[test]
 fn a_dead_server_under_load_writes_one_line_and_its_recovery_another() {
-    let server = dead();
+    let server = free_address();
     let gateway = Gateway::start(&format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\npath = \"access.log\"\n{}",
         forward_to(&[quoted(format!("http://{server}"))], "retries = { attempts = 0 }")
@@ -82,8 +77,8 @@ fn a_dead_server_under_load_writes_one_line_and_its_recovery_another() {
 
 #[test]
 fn the_cause_of_a_failure_is_in_the_access_log_with_the_id_of_the_response() {
-    let server = dead();
-    let unhealthy = dead();
+    let server = free_address();
+    let unhealthy = free_address();
     let gateway = Gateway::start(&format!(
         "[access_log]\npath = \"access.log\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [upstreams.probed]\nservers = \"http://{unhealthy}\"\nhealth = {{ path = \"/\", interval = \"10ms\" }}\n\

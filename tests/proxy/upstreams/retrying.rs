@@ -1,17 +1,15 @@
 //! Requests that are retried, and those that never are.
 
-use std::{
-    net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
 use crate::{
     harness::{
         frames::{END_HEADERS, END_STREAM, Frames, HEADERS, INTERNAL_ERROR, fields},
         gateway::Gateway,
+        redis::free_address,
         upstream::Upstream,
         wire::{Wire, WireUpstream},
     },
@@ -22,8 +20,7 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";
 
 /// An unreachable server.
 fn unreachable() -> String {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    quoted(format!("http://{address}"))
+    quoted(format!("http://{}", free_address()))
 }
 
 /// An upstream that answers the first request of each connection, and to the second sends this and hangs up.
