@@ -132,7 +132,7 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
             // The header of a JWT.
             true if begins_with_name(&decoded) => Ok(()),
             // The name isn't UTF-8 or has control characters. No cut of it is sure to be one client's.
-            true => readings.add(joined(BASIC, &encoded(&decoded))),
+            true => readings.add(joined(BASIC, &encoded_text(&decoded))),
             false if decoded.is_empty() || is_parameter(text) => Ok(()),
             false => add_name_and_password(readings, &decoded),
         });
@@ -166,7 +166,7 @@ fn add_trimmed(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooMan
         return Ok(());
     }
     let parts = decoded.splitn(2, |byte| *byte == b':').map(without_blanks);
-    readings.add(joined(BASIC, &encoded(&parts.collect::<Vec<_>>().join(&b':'))))
+    readings.add(joined(BASIC, &encoded_text(&parts.collect::<Vec<_>>().join(&b':'))))
 }
 
 /// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
@@ -180,7 +180,7 @@ fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<
     let unmarked = decoded.strip_prefix(b"\xEF\xBB\xBF");
     for text in [Some(decoded), unmarked].into_iter().chain(cuts).flatten() {
         for text in [text.into(), percent_decoded(text), form_decoded(text)] {
-            readings.add(joined(BASIC, &encoded(&with_colon(&text))))?;
+            readings.add(joined(BASIC, &encoded_text(&with_colon(&text))))?;
         }
     }
     Ok(())
@@ -342,6 +342,14 @@ fn with_colon(decoded: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// Base64 of text. What isn't UTF-8 is read as Latin-1 (Django REST framework, Flask-HTTPAuth, Pyramid).
+fn encoded_text(decoded: &[u8]) -> Vec<u8> {
+    match str::from_utf8(decoded) {
+        Ok(_) => encoded(decoded),
+        Err(_) => encoded(decoded.iter().copied().map(char::from).collect::<String>().as_bytes()),
+    }
+}
+
 /// Base64 as an encoder writes it.
 pub(super) fn encoded(decoded: &[u8]) -> Vec<u8> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -404,7 +412,7 @@ mod tests {
             ("k1", &["k1", "Bearer k1"]),
             ("Token k1", &["Token k1", "Bearer k1"]),
             ("token k1", &["token k1", "Bearer k1"]),
-            ("Basic k1", &["Basic k1", "Basic kzo=", "Bearer k1"]),
+            ("Basic k1", &["Basic k1", "Basic wpM6", "Bearer k1"]),
             // Several words
             ("Bearer k1 x", &["Bearer k1 x", "Bearer k1", "Bearer x"]),
             ("Bearer x Bearer k1", &["Bearer x Bearer k1", "Bearer k1", "Bearer x"]),
@@ -449,10 +457,12 @@ mod tests {
             ("Basic eyJhIjoiYiIsImMiOjF9", &["Basic eyJhIjoiYiIsImMiOjF9"]),
             // Blanks around name and password (Tomcat): " a : b\n"
             ("Basic IGEgOiBiCg==", &["Basic IGEgOiBiCg==", "Basic YTpi"]),
-            // What isn't UTF-8: a:\xFF and \xFF:b, which is charged with other characters
-            ("Basic YTr/", &["Basic YTr/"]),
-            ("Basic /zpi", &["Basic /zpi"]),
-            ("Basic /z!pi", &["Basic /z!pi", "Basic /zpi", "Bearer /z!pi"]),
+            // What isn't UTF-8 is read as Latin-1: a:\xFF, a:\xFF:x and \xFF:b, which is charged with other characters
+            ("Basic YTr/", &["Basic YTr/", "Basic YTrDvw=="]),
+            ("Basic YTrDvw==", &["Basic YTrDvw=="]),
+            ("Basic YTr/Ong=", &["Basic YTr/Ong=", "Basic YTrDvzp4", "Basic YTrDvw=="]),
+            ("Basic /zpi", &["Basic /zpi", "Basic w786Yg=="]),
+            ("Basic /z!pi", &["Basic /z!pi", "Basic w786Yg==", "Bearer /z!pi"]),
             // Escapes, which OAuth's servers decode: alic%65:s, a:b+c, a:%2B+, 100%:b, and behind a colon, too: %61:b:c
             ("Basic YWxpYyU2NTpz", &["Basic YWxpYyU2NTpz", "Basic YWxpY2U6cw=="]),
             ("Basic YTpiK2M=", &["Basic YTpiK2M=", "Basic YTpiIGM="]),
@@ -465,13 +475,13 @@ mod tests {
                 &[
                     "Basic YWxpY2U6Pj4-Pz8_",
                     "Basic YWxpY2U6Pj4+Pz8/",
-                    "Basic YWxpY2U6Pj4Pzw==",
+                    "Basic YWxpY2U6Pj4Pw48=",
                     "Basic YWxpY2U6Pj4=",
                 ],
             ),
-            ("Basic YTo-Pj4-", &["Basic YTo-Pj4-", "Basic YTo+Pj4+", "Basic YToPjw=="]),
+            ("Basic YTo-Pj4-", &["Basic YTo-Pj4-", "Basic YTo+Pj4+", "Basic YToPwo8="]),
             // What isn't base64: no part of it is shared
-            ("Basic alice:key", &["Basic alice:key", "Basic alicekeyOg==", "Bearer alice:key"]),
+            ("Basic alice:key", &["Basic alice:key", "Basic aljCnHpHwrI6", "Bearer alice:key"]),
             ("Basic a2V5!MTI=", &["Basic a2V5!MTI=", "Basic a2V5MTI6", "Bearer a2V5!MTI="]),
             ("Basic eyJhIjoiYiJ9.x.y", &["Basic eyJhIjoiYiJ9.x.y", "Bearer eyJhIjoiYiJ9.x.y"]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
@@ -479,7 +489,7 @@ mod tests {
             ("Basic: YTpi", &["Basic: YTpi", "Basic YTpi", "Bearer YTpi"]),
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
-            ("BasicYTpi", &["BasicYTpi", "Bearer BasicYTpi", "Basic Tpg6", "Basic YTpi"]),
+            ("BasicYTpi", &["BasicYTpi", "Bearer BasicYTpi", "Basic TsKYOg==", "Basic YTpi"]),
             ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
             // Rails drops a quote alone, also behind padding.

@@ -111,8 +111,8 @@ pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
-/// Returns true for the base64 of a name and a password that all known servers read alike, as encoders write it: with one
-/// colon, and without control characters, a space, a `%`, a `+` and a byte order mark.
+/// Returns true for the base64 of a name and a password that all known servers read alike, as encoders write it: in ASCII, with
+/// one colon, and without control characters, a space, a `%` and a `+`.
 ///
 /// # Examples
 ///
@@ -129,12 +129,10 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
         _ => 0,
     };
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    let byte_order_mark = b"77u/";
     text.len().is_multiple_of(4)
-        && !text.starts_with(byte_order_mark)
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
-        && bytes(digits).filter(|byte| matches!(byte, 0..=b' ' | b':' | b'%' | b'+')).eq(*b":")
+        && bytes(digits).filter(|byte| matches!(byte, 0..=b' ' | b':' | b'%' | b'+' | 0x80..)).eq(*b":")
 }
 
 fn sextet(byte: u8) -> Option<u8> {
