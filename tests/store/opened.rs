@@ -97,18 +97,19 @@ fn each_grant_shows_its_own_remainder_on_redis() {
     each_grant_shows_its_own_remainder(&redis.url());
 }
 
-#[test]
-fn requests_that_come_during_a_call_go_together_in_the_next() {
+/// Has 50 equal requests with so many charges come during a call.
+fn equal_requests_go_together(charges: usize) {
     let redis = Redis::start();
     let store = Arc::new(open_store(&redis.url()));
+    let request: Vec<_> = (0..charges).map(|number| charge(&format!("b{number}"), "99/h", 1)).collect();
     block_on(async {
         store.warm_up().await.unwrap();
-        take(&store, charge("b", "99/h", 1)).await;
+        take_at_once(&store, vec![request.clone()]).await;
         redis.command(&["CONFIG", "RESETSTAT"]);
         redis.pause();
         let first = tokio::spawn({
-            let store = store.clone();
-            async move { take(&store, charge("b", "99/h", 1)).await }
+            let (store, request) = (store.clone(), request.clone());
+            async move { take_at_once(&store, vec![request]).await }
         });
         // Its call is cut before the others are there, and can't be answered before they are.
         for _ in 0..10 {
@@ -116,17 +117,30 @@ fn requests_that_come_during_a_call_go_together_in_the_next() {
         }
         let others = tokio::spawn({
             let store = store.clone();
-            async move { take_at_once(&store, vec![vec![charge("b", "99/h", 1)]; 50]).await }
+            async move { take_at_once(&store, vec![request; 50]).await }
         });
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
         redis.resume();
-        assert_eq!(first.await.unwrap().outcomes[0].remaining, 97);
-        assert_eq!(others.await.unwrap()[49].outcomes[0].remaining, 47);
+        let left = |decision: &Decision| {
+            decision.outcomes.iter().map(|outcome| outcome.remaining).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&first.await.unwrap()[0]), vec![97; charges]);
+        assert_eq!(left(&others.await.unwrap()[49]), vec![47; charges]);
     });
     let stats = redis.command(&["INFO", "commandstats"]);
     assert!(stats.contains("cmdstat_evalsha:calls=2,"), "{stats}");
+}
+
+#[test]
+fn requests_that_come_during_a_call_go_together_in_the_next() {
+    equal_requests_go_together(1);
+}
+
+#[test]
+fn equal_requests_go_together_however_many_charges_each_has() {
+    equal_requests_go_together(64);
 }
 
 #[test]

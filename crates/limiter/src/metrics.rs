@@ -25,7 +25,7 @@ const TIMES_US: &[u64] = &[
     2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 /// Upper bounds of the buckets of sizes.
-const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256];
+const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 1_024, 4_096, 16_384];
 
 /// A fixed number of counters.
 ///
@@ -141,7 +141,7 @@ impl Histogram {
         Self { bounds: TIMES_US, unit: 1e6, counts: Counts::new(TIMES_US.len() + 2) }
     }
 
-    /// Returns a histogram of numbers between 1 and 256.
+    /// Returns a histogram of numbers between 1 and 16,384.
     pub fn of_sizes() -> Self {
         Self { bounds: SIZES, unit: 1.0, counts: Counts::new(SIZES.len() + 2) }
     }

@@ -46,8 +46,10 @@ use super::{
     slots::is_redirection,
 };
 
-/// Charges that go in one call of the script.
+/// Charges that go in one call of the script, without those of equal requests.
 const CALL_CHARGES: usize = 256;
+/// Operations that go in one call.
+const CALL_OPERATIONS: usize = 256;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
 /// A server that has become a replica isn't asked for before that whether its name leads elsewhere by now.
@@ -117,6 +119,7 @@ struct Queue {
 #[derive(Default)]
 struct Waitlist {
     waiting: VecDeque<Waiting>,
+    /// The charges of all that wait here.
     charges: usize,
     /// The number of operations that have left the queue, from which each has its own.
     left: u64,
@@ -131,11 +134,22 @@ struct Waitlist {
     gathers: bool,
 }
 
+impl Waitlist {
+    /// Returns true if no more would go in a call than wait here.
+    fn fills_call(&self) -> bool {
+        self.charges >= CALL_CHARGES || self.waiting.len() >= CALL_OPERATIONS
+    }
+}
+
 struct Waiting {
     operation: Operation,
+    /// The charges that it adds to those before it.
+    charges: usize,
     /// Nobody may wait for it.
-    answer: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+    answer: Option<Answer>,
 }
+
+type Answer = oneshot::Sender<Result<Reply, StoreError>>;
 
 impl Waiting {
     fn is_abandoned(&self) -> bool {
@@ -299,8 +313,7 @@ impl Batcher {
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
-        let waiting = Waiting { operation, answer: Some(answer) };
-        let number = self.enqueue(lane, waiting).map_err(|_| StoreError::Overloaded)?;
+        let number = self.enqueue(lane, operation, Some(answer)).map_err(|_| StoreError::Overloaded)?;
         let mut awaited = AwaitedReply { batcher: self, deadlines, lane, receiver };
         Ok(async move {
             let AwaitedReply { batcher, deadlines, receiver, .. } = &mut awaited;
@@ -368,8 +381,8 @@ impl Batcher {
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
         if self.shared.breaker.is_open() {
             self.note_undone(operation);
-        } else if let Err(waiting) = self.enqueue(lane, Waiting { operation, answer: None }) {
-            self.note_undone(waiting.operation);
+        } else if let Err(operation) = self.enqueue(lane, operation, None) {
+            self.note_undone(*operation);
         }
     }
 
@@ -385,17 +398,23 @@ impl Batcher {
     ///
     /// # Errors
     /// Too many wait.
-    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<u64, Box<Waiting>> {
+    fn enqueue(
+        self: &Arc<Self>,
+        lane: Lane,
+        operation: Operation,
+        answer: Option<Answer>,
+    ) -> Result<u64, Box<Operation>> {
         let mut queue = self.queue.lock();
         if queue.waiting >= WAITING_MOST {
-            return Err(Box::new(waiting));
+            return Err(Box::new(operation));
         }
         queue.waiting += 1;
         let list = queue.lanes.entry(lane).or_default();
         let number = list.left + list.waiting.len() as u64;
-        list.charges += waiting.operation.size();
-        list.waiting.push_back(waiting);
-        if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
+        let charges = operation.size_behind(list.waiting.back().map(|last| &last.operation));
+        list.charges += charges;
+        list.waiting.push_back(Waiting { operation, charges, answer });
+        if list.calls == 0 || (list.calls == 1 && list.fills_call()) {
             list.calls += 1;
             list.is_called = true;
             if lane == LANE && list.calls == 1 {
@@ -484,23 +503,24 @@ impl Batcher {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
-        let most = if turn.lane.mode == SendMode::Together { CALL_CHARGES } else { 1 };
-        let mut batch = Vec::new();
+        let most = if turn.lane.mode == SendMode::Together { CALL_OPERATIONS } else { 1 };
+        let mut batch: Vec<Waiting> = Vec::new();
         let mut charges = 0;
         while let Some(next) = list.waiting.front() {
-            if list.calls > 1 && batch.is_empty() && !list.is_called && list.charges < CALL_CHARGES {
+            if list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
                 break;
             }
-            let size = next.operation.size();
-            if !batch.is_empty() && charges + size > most {
+            let with_it = if batch.is_empty() { next.operation.size() } else { charges + next.charges };
+            if !batch.is_empty() && (batch.len() == most || with_it > CALL_CHARGES) {
                 break;
             }
             let Some(next) = list.waiting.pop_front() else { break };
             *waiting -= 1;
             list.left += 1;
-            list.charges -= size;
+            list.charges -= next.charges;
+            // Counted even if it doesn't go along: an equal one behind it may.
+            charges = with_it;
             if !next.is_abandoned() {
-                charges += size;
                 batch.push(next);
             }
         }
@@ -534,7 +554,7 @@ impl Batcher {
             Err(error) => {
                 let (cause, requests) = (describe(&error), batch.len());
                 tracing::debug!(cause, requests, "a call to the store failed");
-                for Waiting { operation, answer } in batch {
+                for Waiting { operation, answer, .. } in batch {
                     match answer {
                         Some(answer) => drop(answer.send(Err(error.clone()))),
                         None => self.note_undone(operation),
