@@ -27,7 +27,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         if sent == name && split < pair.len() {
             readings.add(unquoted(value.trim_ascii_start()))?;
             is_plain &=
-                sent.len() == split && is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
+                sent.len() == split && is_visible_without(value, *b"\"%+\\[]") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain &= !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
@@ -52,14 +52,14 @@ fn is_name(sent: &[u8], name: &[u8]) -> bool {
     names_match(sent, name) || PREFIXES.into_iter().any(has_prefix)
 }
 
-/// Returns true if a text contains a byte behind which some servers begin another pair: white space, or one that isn't
-/// allowed in a value (RFC 6265, section 4.1.1). It looks at all bytes, which is vectorized.
+/// Returns true if a text contains a byte behind which some servers begin another pair: white space, one that isn't
+/// allowed in a value (RFC 6265, section 4.1.1), or a bracket (WebOb). It looks at all bytes, which is vectorized.
 fn has_separator(text: &[u8]) -> bool {
     text.iter().fold(false, |has, byte| has | (*byte <= b' ') | ends_value(byte))
 }
 
 fn ends_value(byte: &u8) -> bool {
-    matches!(byte, b'"' | b',' | b'\\' | 0x7F..)
+    matches!(byte, b'"' | b',' | b'[' | b'\\' | b']' | 0x7F..)
 }
 
 /// Returns the name behind the last character that can't be part of one (RFC 9110, section 5.6.2). WebOb and ASP.NET Core
@@ -383,6 +383,8 @@ mod tests {
             ("\"sid=k1", &[None, Some("k1")]),
             ("\\sid=k1", &[None, Some("k1")]),
             ("a=\"x\"sid=k1", &[None, Some("k1")]),
+            ("a=b[sid=k1", &[None, Some("k1")]),
+            ("sid=r]sid=k1", &[Some("r]sid=k1"), Some("k1")]),
             ("sid={\"a\":1}", &[Some("{\"a\":1}")]),
             // ASP.NET Core
             ("sid=r; /sid=k1", &[Some("r"), Some("k1")]),

@@ -148,7 +148,7 @@ pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
     [str::from_utf8(text).ok().map(|text| text.trim_matches(is_space).as_bytes()), Some(&text[start..end])]
 }
 
-/// The readings of a header field's value, from which some servers take white space outside ASCII.
+/// The readings of a header field's value. Some servers take white space outside ASCII from it, and BlackSheep decodes its escapes.
 ///
 /// # Errors
 /// The value has an encoded word (RFC 2047), which can be spelled in unlimited ways, or too many readings.
@@ -160,6 +160,7 @@ pub(super) fn field_value(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
     for trimmed in without_wide_spaces(text).into_iter().flatten() {
         readings.add(trimmed)?;
     }
+    readings.add(percent_decoded(text))?;
     Ok(readings)
 }
 
@@ -437,12 +438,14 @@ mod tests {
     }
 
     #[test]
-    fn white_space_outside_ascii_may_be_trimmed() {
+    fn a_field_s_white_space_outside_ascii_and_escapes_may_be_read() {
         for (text, readings) in [
             (&b"k1"[..], &[&b"k1"[..]][..]),
             (b"k\xA01", &[b"k\xA01"]),
             (b"\x85k1\xA0\xA0", &[b"\x85k1\xA0\xA0", b"k1"]),
             (b"k1\xC2\xA0", &[b"k1\xC2\xA0", b"k1", b"k1\xC2"]),
+            (b"%6b%31", &[b"%6b%31", b"k1"]),
+            (b"100%+", &[b"100%+"]),
         ] {
             let values = field_value(text).unwrap().into_values();
             assert!(values.iter().flatten().eq(readings), "{values:?}");
