@@ -59,9 +59,10 @@ local function concurrency()
       redis.call('ZADD', key, unpack(leases))
       turn = turn + LEASES_A_COMMAND
     end
-    if charged > 0 and ended > 0 then
-      local TRIM_MOST = 1000
-      redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', math.min(ended, TRIM_MOST) - 1))
+    if charged > 0 and ended > 0 and removals_left > 0 then
+      local removed = math.min(ended, removals_left)
+      redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', removed - 1))
+      removals_left = removals_left - removed
     end
     if used > 0 then keep(key, quota.lease_us, quota.lease_us / 2) end
   end

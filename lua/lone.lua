@@ -61,5 +61,8 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
   end
 end
 
+-- The dead entries that this call may still remove, from all of its buckets: Redis does nothing else meanwhile.
+local removals_left = 1000
+
 -- Its name in Lua 5.4 comes first.
 local unpack = table.unpack or unpack

@@ -18,7 +18,7 @@
 -- The permits in use are the total after the newest entry minus the total before the oldest alive one, so no second
 -- counter can drift. A decision reads the newest entry and adds another. Only if the oldest entry that it refers to has
 -- left the window, the next ones are read by rank, then by score. Dead entries are removed with a grant when there are 8
--- of them, at most 1,000 per call. No two entries have the same time: a grant less than a cell after the first grant of
+-- of them, at most 1,000 per call, from all buckets together. No two entries have the same time: a grant less than a cell after the first grant of
 -- the newest entry is added to that entry, which gets the later time. Here a cell is one microsecond; in
 -- lua/sliding_cells.lua it is a fraction of the window.
 --
@@ -192,16 +192,16 @@ local function sliding_window()
       cost = cost + charged
       if newest_at == oldest_at then oldest_at = at end
     end
-    local TRIM_AT, TRIM_MOST = 8, 1000
+    local TRIM_AT = 8
     -- The greatest rank that fits into an entry.
     local MOST_RANK = 255
-    if rank >= TRIM_AT then
-      local trimmed = math.min(rank, TRIM_MOST)
+    if rank >= TRIM_AT and removals_left > 0 then
+      local trimmed = math.min(rank, removals_left)
       redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', trimmed - 1))
-      rank = rank - trimmed
-      -- The next call has to search for the oldest entry.
-      if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
+      rank, removals_left = rank - trimmed, removals_left - trimmed
     end
+    -- The next call has to search for the oldest entry.
+    if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
     local pattern = span_us and span_us > 0 and CELL or ENTRY
     local entry = struct.pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
     redis.call('ZADD', key, score, entry)

@@ -244,21 +244,25 @@ fn fault_09_a_log_that_lacks_its_oldest_entries_frees_nothing_early() {
     assert_eq!(script.take(&[charge("b", "5/4s", 1)]).1.outcomes[0].remaining, 3);
 }
 
-/// Plants 50,000 entries that have just ended, and behind them `alive` that haven't.
-fn plant_a_dead_crowd(script: &mut Script, alive: u64) {
-    const DEAD: u64 = 50_000;
+/// Plants so many entries that have just ended, and behind them `alive` that haven't.
+fn plant_a_dead_crowd(script: &mut Script, bucket: &str, dead: u64, alive: u64) {
     let now = script.time_us();
-    let dead = (0..DEAD).map(|before| (now - 60 * SECOND, before, 1));
-    let alive = (DEAD..DEAD + alive).map(|before| (now, before, 1));
-    script.plant_all("b", &dead.chain(alive).collect::<Vec<_>>());
+    let alive = (dead..dead + alive).map(|before| (now, before, 1));
+    let dead = (0..dead).map(|before| (now - 60 * SECOND, before, 1));
+    script.plant_all(bucket, &dead.chain(alive).collect::<Vec<_>>());
     // Otherwise the first refusal makes a bucket without alive entries expire.
-    script.command(&["PEXPIRE", "b", "60000"]);
+    script.command(&["PEXPIRE", bucket, "60000"]);
+}
+
+/// Returns how many entries these buckets have together.
+fn entries(script: &mut Script, buckets: &[&str]) -> i64 {
+    buckets.iter().map(|bucket| script.command(&["ZCARD", bucket]).integer()).sum()
 }
 
 #[test]
 fn fault_10_a_dead_crowd_is_dropped_at_once() {
     let mut script = Script::with_server_clock();
-    plant_a_dead_crowd(&mut script, 0);
+    plant_a_dead_crowd(&mut script, "b", 50_000, 0);
     script.command(&["CONFIG", "RESETSTAT"]);
     assert!(!script.take(&[charge("b", "9/min", 9), charge("c", "1/min", 2)]).1.admitted);
     assert_eq!(script.take(&[charge("b", "9/min", 9)]).1.outcomes[0].remaining, 0);
@@ -274,7 +278,7 @@ fn fault_10_a_dead_crowd_is_dropped_at_once() {
 #[test]
 fn fault_10_a_dead_crowd_before_live_entries_is_trimmed_by_parts() {
     let mut script = Script::with_server_clock();
-    plant_a_dead_crowd(&mut script, 7);
+    plant_a_dead_crowd(&mut script, "b", 50_000, 7);
     let (mut before, mut calls) = (50_007, 0);
     while before > 10_000 {
         let (granted_us, taken) = script.take(&[charge("b", "2000000/min", 1)]);
@@ -290,6 +294,26 @@ fn fault_10_a_dead_crowd_before_live_entries_is_trimmed_by_parts() {
     let (_, refused) = script.take(&[charge("b", "9/min", 9)]);
     assert!(!refused.admitted);
     assert_eq!(script.take(&[charge("b", "2000000/min", 1)]).1.outcomes[0].remaining, 2_000_000 - 8 - calls);
+}
+
+#[test]
+fn a_call_trims_as_much_of_many_buckets_as_of_one() {
+    const BUCKETS: [&str; 8] = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7"];
+    let mut script = Script::with_server_clock();
+    for bucket in BUCKETS {
+        plant_a_dead_crowd(&mut script, bucket, 2_000, 7);
+    }
+    let asked = BUCKETS.map(|bucket| charge(bucket, "2000000/min", 1));
+    let mut left = entries(&mut script, &BUCKETS);
+    for calls in 1..40 {
+        let (_, taken) = script.take(&asked);
+        assert!(taken.outcomes.iter().all(|outcome| outcome.remaining == 2_000_000 - 7 - calls));
+        let after = entries(&mut script, &BUCKETS);
+        assert!(left + 8 - after <= 1_000, "{} entries were trimmed in one call", left + 8 - after);
+        left = after;
+    }
+    // Nothing but what is alive, and a few too few to be trimmed.
+    assert!(left < 8 * (7 + 40 + 8), "{left} entries are left");
 }
 
 #[test]
@@ -326,17 +350,37 @@ fn fault_11_no_refusal_and_no_look_writes_anything() {
     }
 }
 
+/// Plants so many thousand leases that have ended.
+fn plant_ended_leases(script: &mut Script, bucket: &str, thousands: u64) {
+    let ended_us = script.time_us() - SECOND;
+    for thousand in 0..thousands {
+        let mut words = vec!["ZADD".to_owned(), bucket.to_owned()];
+        for lease in 0..1_000 {
+            words.extend([ended_us.to_string(), format!("1.{thousand}.{lease}")]);
+        }
+        assert_eq!(script.command(&words), Value::Integer(1_000));
+    }
+}
+
+#[test]
+fn a_call_drops_as_many_ended_leases_of_many_buckets_as_of_one() {
+    let mut script = Script::with_server_clock();
+    let [.., lease] = &of_all_algorithms("5/min", 1)[..] else { unreachable!() };
+    let buckets = ["c0", "c1", "c2", "c3"];
+    let asked = buckets.map(|bucket| {
+        plant_ended_leases(&mut script, bucket, 1);
+        Charge { bucket: bucket.into(), ..lease.clone() }
+    });
+    for taken in 1..=4 {
+        assert!(script.take(&asked).1.admitted);
+        assert_eq!(entries(&mut script, &buckets), 4_000 - 996 * taken);
+    }
+}
+
 #[test]
 fn fault_10_a_crowd_of_ended_leases_is_dropped_by_parts() {
     let mut script = Script::with_server_clock();
-    let ended_us = script.time_us() - SECOND;
-    for chunk in (0..50_000).collect::<Vec<_>>().chunks(5_000) {
-        let mut words = vec!["ZADD".to_owned(), "cc".to_owned()];
-        for lease in chunk {
-            words.extend([ended_us.to_string(), format!("1.{lease}.1")]);
-        }
-        assert_eq!(script.command(&words), Value::Integer(5_000));
-    }
+    plant_ended_leases(&mut script, "cc", 50);
     let [.., lease] = &of_all_algorithms("5/min", 1)[..] else { unreachable!() };
     for taken in 1..9 {
         assert_eq!(script.take(from_ref(lease)).1.admitted, taken <= 5);
