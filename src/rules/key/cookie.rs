@@ -27,7 +27,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         if sent == name && split < pair.len() {
             readings.add(unquoted(value.trim_ascii_start()))?;
             is_plain &=
-                sent.len() == split && is_visible_without(value, *b"\"%+\\[]") && !value.starts_with(b"j:");
+                sent.len() == split && is_visible_without(value, *b"\"%+,\\[]") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain &= !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
@@ -283,13 +283,34 @@ fn json(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use std::borrow::Cow;
 
-    use super::*;
+    use super::{super::readings::combinations, *};
 
     /// A cookie's values as text.
     fn read(line: &str) -> Option<Vec<Option<String>>> {
         let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
         let readings = cookie(&[line.as_bytes()], "sid").ok()?;
         Some(readings.into_values().into_iter().map(text).collect())
+    }
+
+    /// What is borrowed without a look at all readings has no other.
+    #[test]
+    fn plain_values_have_one_reading() {
+        const PARTS: [&str; 20] = [
+            "sid", "=", ";", " ", "k1", "x", "\"", "\\", "%41", "+", ",", "[", "]", "/", "{", "j:",
+            "__Host-", "\u{a0}", "@", "",
+        ];
+        for places in combinations::<4>(PARTS.len()) {
+            for line in [
+                places.map(|place| PARTS[place]).concat(),
+                format!("sid={}", places.map(|place| PARTS[place]).concat()),
+            ] {
+                if let Ok(fast) = cookie(&[line.as_bytes()], "sid") {
+                    let mut all = cookie(&[line.as_bytes()], "sid").unwrap();
+                    assert_eq!(add_unusual(&mut all, line.as_bytes(), b"sid"), Ok(()), "{line}");
+                    assert_eq!(all.into_values(), fast.into_values(), "{line}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -372,7 +372,7 @@ mod tests {
 
     use tollgate_limiter::key::credentials::usual;
 
-    use super::*;
+    use super::{super::readings::combinations, *};
 
     fn read(sent: &str) -> Vec<String> {
         let values = credentials(sent.as_bytes()).unwrap_or_else(|_| panic!("{sent}")).into_values();
@@ -387,6 +387,54 @@ mod tests {
             let _ = (credentials(&sent), credentials(&[BEARER, b" ", &unit.repeat(1 << 18)].concat()));
             let _ = credentials(&unit.repeat(1 << 18));
         }
+    }
+
+    /// What is borrowed without a look at all readings has no other.
+    #[test]
+    fn usual_credentials_have_one_reading() {
+        const PARTS: [&str; 24] = [
+            "Basic",
+            "basic",
+            "Bearer",
+            "bearer",
+            "Token",
+            "token=",
+            "YTpi",
+            "YTpiYw==",
+            "0123456789abcdef",
+            "k1",
+            "a=",
+            "b",
+            "-",
+            "_",
+            ".",
+            ":",
+            "+",
+            "/",
+            "=",
+            "%41",
+            "~",
+            "!",
+            "'",
+            "{\"a\":1}",
+        ];
+        let mut usual = 0;
+        for places in combinations::<3>(PARTS.len()) {
+            let rest = places.map(|place| PARTS[place]).concat();
+            for sent in [
+                format!("Bearer {rest}"),
+                format!("Basic {rest}"),
+                format!("Basic {}", encoded_text(rest.as_bytes()).escape_ascii()),
+            ] {
+                if is_usual(sent.as_bytes()) {
+                    let mut readings = Readings::default();
+                    assert_eq!(add_credentials(&mut readings, sent.as_bytes()), Ok(()), "{sent}");
+                    assert_eq!(readings, Readings::one(sent.as_bytes()), "{sent}");
+                    usual += 1;
+                }
+            }
+        }
+        assert!(usual > 1_000, "{usual}");
     }
 
     #[test]
@@ -520,6 +568,11 @@ mod tests {
             // What a scheme's name stands in is a key like others.
             ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
             ("xBasicYTpi", &["xBasicYTpi", "Bearer xBasicYTpi", "Basic YTpi"]),
+            ("Bearer x1Basic-YTpi", &["Bearer x1Basic-YTpi", "Basic w7nChMOpOg==", "Basic YTpi"]),
+            (
+                "Bearer x-bearer0123456789abcdef",
+                &["Bearer x-bearer0123456789abcdef", "Bearer 0123456789abcdef"],
+            ),
             ("BasicAuth a-b_c", &["BasicAuth a-b_c", "Bearer a-b_c"]),
             // A tab in quotes ends a token in Rails.
             ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),

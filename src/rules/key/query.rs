@@ -155,12 +155,29 @@ fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
 mod tests {
     use std::borrow::Cow;
 
-    use super::*;
+    use super::{super::readings::combinations, *};
 
     /// A parameter's values as text.
     fn read(query: &str) -> Option<Vec<Option<String>>> {
         let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
         Some(parameter(query, &[], "api_key").ok()?.into_values().into_iter().map(text).collect())
+    }
+
+    /// What is borrowed without a look at all readings has no other.
+    #[test]
+    fn plain_values_have_one_reading() {
+        const PARTS: [&str; 20] = [
+            "api_key", "apikey", "key", "=", "&", ";", "%", "+", "k1", "[", "]", ".", "%41", "\u{ad}", "!",
+            "nxtP", "?", "top.", ",", "",
+        ];
+        for places in combinations::<4>(PARTS.len()) {
+            let query = places.map(|place| PARTS[place]).concat();
+            if let Ok(fast) = parameter(&query, &[], "api_key") {
+                let mut all = parameter(&query, &[], "api_key").unwrap();
+                assert_eq!(add_unusual(&mut all, &query, b"api_key"), Ok(()), "{query}");
+                assert_eq!(all.into_values(), fast.into_values(), "{query}");
+            }
+        }
     }
 
     #[test]

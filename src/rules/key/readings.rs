@@ -324,6 +324,13 @@ fn is_blank_in_php(byte: u8) -> bool {
     matches!(byte, b'_' | b'.' | b'[' | b' ')
 }
 
+/// Returns all ways to choose so many times from some things.
+#[cfg(test)]
+pub(super) fn combinations<const TIMES: usize>(things: usize) -> impl Iterator<Item = [usize; TIMES]> {
+    (0..things.pow(TIMES as u32))
+        .map(move |number| std::array::from_fn(|place| number / things.pow(place as u32) % things))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

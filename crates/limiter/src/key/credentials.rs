@@ -80,9 +80,23 @@ pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
 /// ```
 pub fn is_usual(sent: &[u8]) -> bool {
     if let Some(token) = sent.strip_prefix(b"Bearer ") {
-        return is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
+        let is_token =
+            is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
+        return is_token && !may_name_scheme(token);
     }
     sent.strip_prefix(b"Basic ").is_some_and(is_usual_basic)
+}
+
+/// Returns true if a token has the first letters of `Basic` or `Bearer`, in any case. Some servers look for these within words. It
+/// looks at all bytes, which is vectorized.
+fn may_name_scheme(token: &[u8]) -> bool {
+    let behind = |bytes: usize| token.get(bytes..).unwrap_or_default().iter();
+    token.iter().zip(behind(1)).zip(behind(2)).fold(false, |has, ((first, second), third)| {
+        let (first, second, third) = (first | 0x20, second | 0x20, third | 0x20);
+        let is_basic = (second == b'a') & (third == b's');
+        let is_bearer = (second == b'e') & (third == b'a');
+        has | ((first == b'b') & (is_basic | is_bearer))
+    })
 }
 
 /// Returns the usual spelling of a scheme, if it is known.
