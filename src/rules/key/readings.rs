@@ -160,7 +160,9 @@ pub(super) fn field_value(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
     for trimmed in without_wide_spaces(text).into_iter().flatten() {
         readings.add(trimmed)?;
     }
-    readings.add(percent_decoded(text))?;
+    if let Cow::Owned(decoded) = percent_decoded(text) {
+        readings.add(decoded)?;
+    }
     Ok(readings)
 }
 
