@@ -61,8 +61,9 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
   end
 end
 
--- The dead entries that this call may still remove, from all of its buckets: Redis does nothing else meanwhile.
-local removals_left = 1000
+-- The dead entries that this call may still remove from sliding windows and leases together, since Redis does nothing
+-- else meanwhile. It is more than a call adds.
+local removals_left = math.max(1000, 2 * #KEYS)
 
 -- Its name in Lua 5.4 comes first.
 local unpack = table.unpack or unpack

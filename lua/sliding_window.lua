@@ -18,9 +18,9 @@
 -- The permits in use are the total after the newest entry minus the total before the oldest alive one, so no second
 -- counter can drift. A decision reads the newest entry and adds another. Only if the oldest entry that it refers to has
 -- left the window, the next ones are read by rank, then by score. Dead entries are removed with a grant when there are 8
--- of them, at most 1,000 per call, from all buckets together. No two entries have the same time: a grant less than a cell after the first grant of
--- the newest entry is added to that entry, which gets the later time. Here a cell is one microsecond; in
--- lua/sliding_cells.lua it is a fraction of the window.
+-- of them, within the bound of a call (`removals_left`, lua/lone.lua). No two entries have the same time: a grant less
+-- than a cell after the first grant of the newest entry is added to that entry, which gets the later time. Here a cell
+-- is one microsecond; in lua/sliding_cells.lua it is a fraction of the window.
 --
 -- Each algorithm is a table of functions of values, created only in the calls that need it. A bucket becomes a table
 -- only if several operations use it (lua/walk.lua). `time` is Redis's clock:

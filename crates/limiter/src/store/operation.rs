@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, Rate, Refund, concurrency::LeaseId};
+use crate::algorithm::{Quota, Rate, Refund, concurrency::LeaseId};
 
 use super::Charges;
 
@@ -158,17 +158,6 @@ impl Operation {
         match self {
             Self::Take(charges) => charges.len(),
             Self::On { .. } => 1,
-        }
-    }
-
-    /// Returns the charges that it adds to a call in which it stands behind another operation. An equal request is only counted, but
-    /// each lease is written.
-    pub(super) fn size_behind(&self, other: Option<&Self>) -> usize {
-        match self {
-            Self::Take(charges) if other == Some(self) => {
-                charges.iter().filter(|charge| charge.quota.algorithm == Algorithm::Concurrency).count()
-            }
-            _ => self.size(),
         }
     }
 }

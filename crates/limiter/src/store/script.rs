@@ -88,6 +88,7 @@ pub struct Call {
     repeats: HashMap<usize, SmallVec<[usize; 4]>>,
     /// True if operations hold one bucket to different quotas, or a request charges it and shadows there.
     has_variants: bool,
+    size: usize,
 }
 
 impl Default for Call {
@@ -101,6 +102,7 @@ impl Default for Call {
             operations: Vec::new(),
             repeats: HashMap::new(),
             has_variants: false,
+            size: 0,
         }
     }
 }
@@ -178,6 +180,7 @@ impl Call {
             Operation::On { bucket, quota, act } => {
                 let place = self.place(bucket, *quota);
                 self.buckets[place].steps += 1;
+                self.size += 1;
                 self.steps.push(CallStep::On(place, *act));
                 self.steps.len() - 1
             }
@@ -185,16 +188,28 @@ impl Call {
         self.operations.push(step);
     }
 
-    /// Returns the step of requests with these charges.
+    /// Returns the number of charges that the script makes one by one. Those of equal requests are one, except for leases.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the step of requests with these charges, one more of which it counts.
     fn group(&mut self, charges: &Charges) -> usize {
         // A hot key's come one after the other.
-        if let Some(step) = self.operations.last().copied()
-            && self.is_group_of(step, charges)
-            && let CallStep::Group { count, .. } = &mut self.steps[step]
-        {
+        let last = self.operations.last().copied().filter(|step| self.is_group_of(*step, charges));
+        let step = last.unwrap_or_else(|| self.step_of(charges));
+        if let CallStep::Group { asked, count } = &mut self.steps[step] {
+            let buckets = &self.buckets;
+            let is_lease =
+                |(place, ..): &&(usize, i64, bool)| buckets[*place].quota.algorithm == Algorithm::Concurrency;
+            self.size += if *count == 0 { asked.len() } else { asked.iter().filter(is_lease).count() };
             *count += 1;
-            return step;
         }
+        step
+    }
+
+    /// Returns the step of requests with these charges, which may be new.
+    fn step_of(&mut self, charges: &Charges) -> usize {
         let asked = self.asked(charges);
         let next = self.steps.len();
         // The step that was the first to name a bucket is mostly of the same requests.
@@ -209,9 +224,6 @@ impl Call {
         if step == next {
             asked.iter().for_each(|(place, ..)| self.buckets[*place].steps += 1);
             self.steps.push(CallStep::Group { asked, count: 0 });
-        }
-        if let CallStep::Group { count, .. } = &mut self.steps[step] {
-            *count += 1;
         }
         step
     }
@@ -717,6 +729,25 @@ mod tests {
         ]
         .concat();
         assert_eq!(list, expected);
+    }
+
+    /// As long as it bounds the time of a call.
+    #[test]
+    fn the_size_of_a_call_counts_equal_requests_once_unless_each_is_decided_by_itself() {
+        let size = |charges: &[Charge]| {
+            let mut call = Call::default();
+            for _ in 0..50 {
+                call.push(&Operation::Take(charges.into()));
+                call.push(&take(charge("other", 5)));
+            }
+            call.size()
+        };
+        let lease = Charge { quota: Quota::concurrency(9), ..charge("leases", 9) };
+        let [tight, wide] = [charge("b", 5), charge("b", 7)];
+        assert_eq!(size(&[charge("a", 5), charge("b", 5)]), 2 + 1);
+        assert_eq!(size(&[charge("a", 5), lease]), 1 + 50 + 1);
+        assert_eq!(size(&[tight.clone(), wide]), 50 * 2 + 1);
+        assert_eq!(size(&[tight.clone(), Charge { shadow: true, ..tight }]), 50 * 2 + 1);
     }
 
     #[test]

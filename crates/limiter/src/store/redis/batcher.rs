@@ -46,7 +46,7 @@ use super::{
     slots::is_redirection,
 };
 
-/// Charges that go in one call of the script, without those of equal requests.
+/// Charges that fill a call of the script: it takes no more operations then. Those of equal requests are [one](Call::size).
 const CALL_CHARGES: usize = 256;
 /// Operations that go in one call.
 const CALL_OPERATIONS: usize = 256;
@@ -119,7 +119,7 @@ struct Queue {
 #[derive(Default)]
 struct Waitlist {
     waiting: VecDeque<Waiting>,
-    /// The charges of all that wait here.
+    /// About the size of a call with all that wait here: the sum of what each adds.
     charges: usize,
     /// The number of operations that have left the queue, from which each has its own.
     left: u64,
@@ -135,7 +135,7 @@ struct Waitlist {
 }
 
 impl Waitlist {
-    /// Returns true if no more would go in a call than wait here.
+    /// Returns true if enough waits here to fill a call.
     fn fills_call(&self) -> bool {
         self.charges >= CALL_CHARGES || self.waiting.len() >= CALL_OPERATIONS
     }
@@ -143,7 +143,7 @@ impl Waitlist {
 
 struct Waiting {
     operation: Operation,
-    /// The charges that it adds to those before it.
+    /// Its charges; 0 if it is equal to the one before it.
     charges: usize,
     /// Nobody may wait for it.
     answer: Option<Answer>,
@@ -411,7 +411,8 @@ impl Batcher {
         queue.waiting += 1;
         let list = queue.lanes.entry(lane).or_default();
         let number = list.left + list.waiting.len() as u64;
-        let charges = operation.size_behind(list.waiting.back().map(|last| &last.operation));
+        let is_equal = list.waiting.back().is_some_and(|last| last.operation == operation);
+        let charges = if is_equal { 0 } else { operation.size() };
         list.charges += charges;
         list.waiting.push_back(Waiting { operation, charges, answer });
         if list.calls == 0 || (list.calls == 1 && list.fills_call()) {
@@ -440,12 +441,8 @@ impl Batcher {
             }
             let _permit = self.calls.acquire().await;
             let sent = Instant::now();
-            let Some(batch) = self.next_batch(&mut turn, sent) else { return };
+            let Some((batch, call)) = self.next_batch(&mut turn, sent) else { return };
             gathers = batch.len() > 1;
-            let mut call = Call::default();
-            for waiting in &batch {
-                call.push(&waiting.operation);
-            }
             let answer = call::run(&self.connection(), &call, lane.mode, sent, self.shared.timeout).await;
             let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
             let took = sent.elapsed();
@@ -499,28 +496,22 @@ impl Batcher {
 
     /// The lane's next operations to go together, without those whose callers have given up.
     /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
-    fn next_batch(&self, turn: &mut SendTurn<'_>, now: Instant) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, turn: &mut SendTurn<'_>, now: Instant) -> Option<(Vec<Waiting>, Call)> {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
         let most = if turn.lane.mode == SendMode::Together { CALL_OPERATIONS } else { 1 };
-        let mut batch: Vec<Waiting> = Vec::new();
-        let mut charges = 0;
-        while let Some(next) = list.waiting.front() {
+        let (mut batch, mut call) = (Vec::new(), Call::default());
+        while batch.len() < most && call.size() < CALL_CHARGES {
             if list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
-                break;
-            }
-            let with_it = if batch.is_empty() { next.operation.size() } else { charges + next.charges };
-            if !batch.is_empty() && (batch.len() == most || with_it > CALL_CHARGES) {
                 break;
             }
             let Some(next) = list.waiting.pop_front() else { break };
             *waiting -= 1;
             list.left += 1;
             list.charges -= next.charges;
-            // Counted even if it doesn't go along: an equal one behind it may.
-            charges = with_it;
             if !next.is_abandoned() {
+                call.push(&next.operation);
                 batch.push(next);
             }
         }
@@ -535,7 +526,7 @@ impl Batcher {
         }
         list.gathers = batch.len() > 1;
         list.sent_at = Some(now);
-        Some(batch)
+        Some((batch, call))
     }
 
     fn distribute(
