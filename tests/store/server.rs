@@ -334,7 +334,7 @@ fn fault_11_a_refusal_writes_nothing() {
 fn fault_11_no_refusal_and_no_look_writes_anything() {
     let mut script = Script::with_server_clock();
     for charge in of_all_algorithms("3/min", 2) {
-        let mut writes_nothing = |attempt: u32| {
+        let writes_nothing = |attempt: u32| {
             let charge = Charge { bucket: format!("b{attempt}").into(), ..charge.clone() };
             while script.take(from_ref(&charge)).1.admitted {}
             let before = script.writes();
