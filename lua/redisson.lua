@@ -20,8 +20,10 @@
 local function redisson()
   -- How many members are read at once, where the first few don't suffice.
   local FEW, MANY = 3, 500
-  -- A call removes or looks through at most so many members.
+  -- A call looks through at most so many members of a bucket.
   local MOST = 5000
+  -- It removes as many of all buckets together, beside a few of each.
+  local FEW_OF_EACH, dead_seen = 20, 0
   -- The delays of a call look through at most so many members together, because clients may choose costs for which each has to.
   local DELAYS_MOST, delays_seen = 1000, 0
   -- A hash that is written here gets a time to live of two windows, but not less than this.
@@ -139,11 +141,11 @@ local function redisson()
         dead = members
       else
         each_member(quota, 0, function(permits, score)
-          if score > dead_at or dead == MOST then
+          if score > dead_at or (dead >= FEW_OF_EACH and dead_seen >= MOST) then
             oldest = score
             return true
           end
-          dead, released = dead + 1, released + permits
+          dead, released, dead_seen = dead + 1, released + permits, dead_seen + 1
         end)
       end
     end

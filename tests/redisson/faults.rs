@@ -597,3 +597,28 @@ fn a_rate_that_is_set_mends_an_odd_time_to_live() {
         assert_eq!(take_many(&mut script, &charge("a", "1/s", 1), 9), 7, "{odd}");
     }
 }
+
+#[test]
+fn a_call_removes_as_many_members_of_several_buckets_as_of_one() {
+    let mut script = Script::with_stepped_clock();
+    at(&mut script, 1_000_000);
+    let both = ["a", "b"].map(|name| charge(name, "100000/s", 1));
+    assert!(script.take(&both).1.admitted);
+    for name in ["a", "b"] {
+        for _ in 0..4_000 {
+            plant(&mut script, name, 1_000_000, 1);
+        }
+        plant(&mut script, name, 1_000_900, 1);
+    }
+    at(&mut script, 1_001_100);
+    let count = |script: &mut Script| members(script, "a") + members(script, "b");
+    let mut before = count(&mut script);
+    for _ in 0..4 {
+        assert!(script.take(&both).1.admitted);
+        let after = count(&mut script);
+        assert!(before + 2 - after <= 5_000 + 2 * 20, "{} members were removed", before + 2 - after);
+        before = after;
+    }
+    // One that counts, and the grants since.
+    assert_eq!(before, 2 * (1 + 4));
+}
