@@ -83,11 +83,15 @@ pub(crate) async fn admit_descriptors(
     taken
 }
 
-/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing.
+/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing, if they have the same rate.
 pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
     let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
     let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
-    own(ask).or_else(|| asks.iter().filter(is_same).find_map(own))
+    let has_same_rate = |other: &&Ask| is_same(other) && other.rate_of_file() == ask.rate_of_file();
+    // Other rates can only have become the same by an override.
+    own(ask)
+        .or_else(|| asks.iter().filter(has_same_rate).find_map(own))
+        .or_else(|| asks.iter().filter(is_same).find_map(own))
 }
 
 /// Notes where the limits of a request stand that arrived then. Enough refusals ban its key, if there is a limiter to do that.

@@ -225,6 +225,13 @@ fn a_descriptor_may_state_its_rate() {
     assert_eq!(one(&decider, k(b"a")).overall_code, OVER_LIMIT);
     assert_eq!(one(&decider, k(b"a").limited_to(5, HOUR)).left(), [(OK, 2)]);
     assert_eq!(one(&decider, k(b"new").limited_to(0, SECOND)).overall_code, OVER_LIMIT);
+    // Equal ones of a call are told the same, whatever stands between them.
+    let several = [200, 300, 200, 2].map(|permits| k(b"c").limited_to(permits, HOUR));
+    let told = ask(decider.address, &Request::new("d", several)).unwrap();
+    assert_eq!(told.left(), [(OK, 200), (OK, 300), (OK, 200), (OVER_LIMIT, 2)]);
+    let several = [200, 300, 200, 100].map(|permits| k(b"c").limited_to(permits, HOUR));
+    let told = ask(decider.address, &Request::new("d", several)).unwrap();
+    assert_eq!(told.left(), [(OK, 196), (OK, 296), (OK, 196), (OK, 96)]);
     // A unit that isn't stated is none.
     assert_eq!(one(&decider, k(b"b").limited_to(9, 0)).left(), [(OK, 1)]);
     // It needs no rule.
