@@ -292,7 +292,7 @@ mod tests {
         Some(readings.into_values().into_iter().map(text).collect())
     }
 
-    /// What is borrowed without a look at all readings has no other.
+    /// A cookie that is borrowed without a look at all readings has no other reading.
     #[test]
     fn plain_values_have_one_reading() {
         const PARTS: [&str; 20] = [

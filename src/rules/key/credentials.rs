@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// What is borrowed without a look at all readings has no other.
+    /// Credentials that are borrowed without a look at all readings have no other reading.
     #[test]
     fn usual_credentials_have_one_reading() {
         const PARTS: [&str; 24] = [

@@ -163,7 +163,7 @@ mod tests {
         Some(parameter(query, &[], "api_key").ok()?.into_values().into_iter().map(text).collect())
     }
 
-    /// What is borrowed without a look at all readings has no other.
+    /// A parameter that is borrowed without a look at all readings has no other reading.
     #[test]
     fn plain_values_have_one_reading() {
         const PARTS: [&str; 20] = [

@@ -88,6 +88,7 @@ pub struct Call {
     repeats: HashMap<usize, SmallVec<[usize; 4]>>,
     /// True if operations hold one bucket to different quotas, or a request charges it and shadows there.
     has_variants: bool,
+    /// See [`Self::size`].
     size: usize,
 }
 
@@ -731,7 +732,6 @@ mod tests {
         assert_eq!(list, expected);
     }
 
-    /// As long as it bounds the time of a call.
     #[test]
     fn the_size_of_a_call_counts_equal_requests_once_unless_each_is_decided_by_itself() {
         let size = |charges: &[Charge]| {

@@ -46,9 +46,9 @@ use super::{
     slots::is_redirection,
 };
 
-/// Charges that fill a call of the script: it takes no more operations then. Those of equal requests are [one](Call::size).
+/// The [size](Call::size) at which a call takes no more operations.
 const CALL_CHARGES: usize = 256;
-/// Operations that go in one call.
+/// The most operations that go in one call.
 const CALL_OPERATIONS: usize = 256;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
@@ -119,7 +119,7 @@ struct Queue {
 #[derive(Default)]
 struct Waitlist {
     waiting: VecDeque<Waiting>,
-    /// About the size of a call with all that wait here: the sum of what each adds.
+    /// The sum of [`Waiting::charges`], by which a second call is begun. The [size](Call::size) of a call bounds what goes in it.
     charges: usize,
     /// The number of operations that have left the queue, from which each has its own.
     left: u64,
@@ -143,7 +143,7 @@ impl Waitlist {
 
 struct Waiting {
     operation: Operation,
-    /// Its charges; 0 if it is equal to the one before it.
+    /// The charges that the operation adds to those that wait before it: none if it is equal to the last of them.
     charges: usize,
     /// Nobody may wait for it.
     answer: Option<Answer>,
