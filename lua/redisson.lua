@@ -18,14 +18,14 @@
 -- The table of functions is that of lua/sliding_window.lua, with `of_bucket`, `reset`, `held_to` and `derived_keys` beside
 -- it.
 local function redisson()
-  -- How many members are read at once, where the first few don't suffice.
+  -- How many members are read at first, and at most at once.
   local FEW, MANY = 3, 500
-  -- A call looks through at most so many members of a bucket.
-  local MOST = 5000
-  -- It removes as many of all buckets together, beside a few of each.
-  local FEW_OF_EACH, dead_seen = 20, 0
-  -- The delays of a call look through at most so many members together, because clients may choose costs for which each has to.
-  local DELAYS_MOST, delays_seen = 1000, 0
+  -- A call removes at most so many members of all buckets together, and sums as many, beside a few of each.
+  local MOST, FEW_OF_EACH = 5000, 20
+  local dead_seen, summed = 0, 0
+  -- The delays of a call look through at most so many members together, and sum as many, because clients may choose costs for
+  -- which each has to.
+  local DELAYS_MOST, delays_seen, delays_summed = 1000, 0, 0
   -- A hash that is written here gets a time to live of two windows, but not less than this.
   local KEEP_ALIVE_MS = 60000
   -- What others have written is cut to this, up to which numbers are exact. Java's limiters without a bound have more.
@@ -97,13 +97,12 @@ local function redisson()
         if visit(permits_of(found[i]), tonumber(found[i + 1])) then return end
       end
       if #found < 2 * count then return end
-      rank, count = rank + count, MANY
+      rank, count = rank + count, math.min(5 * count, MANY)
     end
   end
 
-  -- Returns the permits of `count` members from a rank on. If these are too many to look through, the whole rate counts as taken.
+  -- Returns the permits of `count` members from a rank on.
   local function sum_from(quota, rank, count)
-    if count > MOST then return quota.capacity end
     local sum = 0
     each_member(quota, rank, function(permits) sum = sum + permits end)
     return sum
@@ -150,13 +149,27 @@ local function redisson()
       end
     end
     local alive = members - dead
-    local function sum() return sum_from(quota, dead, alive) end
+    quota.awaits_sum = false
+    local function sum()
+      if alive > FEW_OF_EACH then
+        -- If a bucket has more than any call sums, its whole rate counts as taken.
+        if alive > MOST then return quota.capacity end
+        quota.awaits_sum = summed + alive > MOST
+        if quota.awaits_sum then return quota.capacity end
+        summed = summed + alive
+      end
+      return sum_from(quota, dead, alive)
+    end
     local left = written and left_without(quota, written, released, alive, sum)
     -- Without a value, somebody has deleted it, or it has expired before the members. Otherwise it stays at the least what is
     -- written: release() makes value and members exceed the rate together, and what it gave isn't taken back. But neither it
     -- nor anything else leaves a value that exceeds the rate alone. Such a value was left by a higher rate, when the
     -- configuration was replaced without it. Only the rate of it is granted.
     left = math.min(left or quota.capacity - (alive > 0 and sum() or 0), quota.capacity)
+    if quota.awaits_sum then
+      -- What these free depends on the sum, so they stay for the next call.
+      dead, alive, oldest = 0, members, dead_at
+    end
     return quota.capacity - left, dead, alive, written, oldest
   end
 
@@ -181,13 +194,17 @@ local function redisson()
   -- Until enough of the oldest members have ended, by the same rule as when they are removed. Where these are too
   -- many, until all have.
   local function delay(_, quota, time, cost, charged, used, _, dead, alive, written)
+    -- The next call knows.
+    if quota.awaits_sum then return 1 end
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
     -- Nobody knows what these many have taken.
     if not written and alive > MOST then at = math.max(quota.newest, quota.grant_ms) end
     local all
     local function sum()
-      if alive > DELAYS_MOST then return quota.capacity end
-      all = all or sum_from(quota, dead, alive) + charged
+      if not all then
+        if delays_summed + alive > DELAYS_MOST then return quota.capacity end
+        delays_summed, all = delays_summed + alive, sum_from(quota, dead, alive) + charged
+      end
       return all - released
     end
     -- A member of another layout behind the oldest one is found only here, when this call may have charged other buckets: an
@@ -229,9 +246,8 @@ local function redisson()
     elseif dead > 0 then
       redis.call('ZREMRANGEBYRANK', quota.permits_key, '0', integer_text(dead - 1))
     end
-    if not written and charged == 0 and alive > MOST then
-      -- What is left is known once fewer count.
-      return
+    if not written and (quota.awaits_sum or charged == 0 and alive > MOST) then
+      -- What is left is known to a later call, or once fewer count.
     elseif not written or written == GREATEST then
       -- There is none, or it may have been cut.
       redis.call('SET', quota.value_key, integer_text(left))
@@ -249,7 +265,8 @@ local function redisson()
 
   local function close(key, quota, _, charged, used, _, dead, alive, written)
     if charged > 0 and quota.new_type then write_configuration(key, quota) end
-    if charged > 0 or dead > 0 then
+    -- A value that was missing is written, so that the members aren't summed again.
+    if charged > 0 or dead > 0 or not written and alive > 0 then
       write_permits(quota, charged, quota.capacity - used, dead, alive, written)
     end
     if charged > 0 or not quota.new_type then keep_alive(key, quota) end
