@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_limiter::{Admission, Ask, Asks, Limiter, Refusal, Standing, tightest_of_each};
+use tollgate_limiter::{Admission, Ask, Asks, Limiter, Quota, Refusal, Standing, tightest_of_each};
 
 use super::{Decided, Log, Rule, Terms, reports};
 
@@ -84,14 +84,19 @@ pub(crate) async fn admit_descriptors(
 }
 
 /// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing, if they have the same rate.
+/// `None` if nothing is known, since the limit wasn't asked for it.
 pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
     let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
     let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
     let has_same_rate = |other: &&Ask| is_same(other) && other.rate_of_file() == ask.rate_of_file();
-    // Other rates can only have become the same by an override.
+    // Other rates have become the same if an override replaces them.
+    let overridden = |other: &Ask| {
+        own(other)
+            .filter(|Standing { quota, .. }| *quota != Quota::new(quota.algorithm, other.rate_of_file()))
+    };
     own(ask)
         .or_else(|| asks.iter().filter(has_same_rate).find_map(own))
-        .or_else(|| asks.iter().filter(is_same).find_map(own))
+        .or_else(|| asks.iter().filter(is_same).find_map(overridden))
 }
 
 /// Notes where the limits of a request stand that arrived then. Enough refusals ban its key, if there is a limiter to do that.

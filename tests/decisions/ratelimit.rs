@@ -232,6 +232,11 @@ fn a_descriptor_may_state_its_rate() {
     let several = [200, 300, 200, 100].map(|permits| k(b"c").limited_to(permits, HOUR));
     let told = ask(decider.address, &Request::new("d", several)).unwrap();
     assert_eq!(told.left(), [(OK, 196), (OK, 296), (OK, 196), (OK, 96)]);
+    // One that can never be admitted says nothing of the others.
+    let several = [k(b"d").limited_to(60, HOUR), k(b"d").limited_to(10, HOUR).hits(12)];
+    let told = ask(decider.address, &Request::new("d", several)).unwrap();
+    assert_eq!(told.left(), [(OK, 0), (OVER_LIMIT, 0)]);
+    assert!(told.statuses[0].current_limit.is_none() && told.statuses[1].current_limit.is_some());
     // A unit that isn't stated is none.
     assert_eq!(one(&decider, k(b"b").limited_to(9, 0)).left(), [(OK, 1)]);
     // It needs no rule.
