@@ -11,6 +11,7 @@
 //! Keys that operators write ([`written`]) must be equal to those of requests, so the functions that make a key's text stand here, for
 //! both.
 
+mod charset;
 mod cookie;
 mod credentials;
 pub(crate) mod descriptor;
@@ -285,7 +286,12 @@ fn values<'r>(
             return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
         }
         KeyPart::Query(name) => {
-            return shown_values(query::parameter(subject.query, subject.queries_in_path, name)?);
+            let readings = query::parameter(subject.query, subject.queries_in_path, name)?;
+            let has_query = !subject.query.is_empty() || !subject.queries_in_path.is_empty();
+            if has_query && !charset::is_without_effect(subject.headers, &readings) {
+                return Err(PartFault::Several);
+            }
+            return shown_values(readings);
         }
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Jwt(name) => {

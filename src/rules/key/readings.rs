@@ -45,6 +45,11 @@ impl<'r> Readings<'r> {
         }
     }
 
+    /// Returns true if no value has a byte outside ASCII.
+    pub(super) fn are_ascii(&self) -> bool {
+        self.0.iter().flatten().all(|value| value.is_ascii())
+    }
+
     /// The values, of which there is at least one.
     pub(super) fn into_values(mut self) -> SmallVec<[Option<Cow<'r, [u8]>>; 1]> {
         self.add_missing();

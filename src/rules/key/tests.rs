@@ -134,6 +134,12 @@ fn each_value_that_servers_may_read_is_counted() {
     assert_eq!(keys(by_key, &[], "K=1"), ["ip=192.0.2.7", "query:k=1"]);
     let many = "k=1&k=2&k=3&k=4&k=5";
     assert_eq!(counted(by_key, &[], many, "::1"), Counted::Ambiguous("query:k".into()));
+    let utf_7 = [("content-type", "text/plain; charset=utf-7")];
+    for query in ["k=+AGE-", "+AGs-=a", "k=a"] {
+        assert_eq!(counted(by_key, &utf_7, query, "::1"), Counted::Ambiguous("query:k".into()), "{query}");
+    }
+    assert_eq!(keys(by_key, &utf_7, ""), ["ip=192.0.2.7"]);
+    assert_eq!(keys(by_key, &[("content-type", "text/plain; charset=latin1")], "k=a"), ["query:k=a"]);
     let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
     let by_cookie = "key = \"cookie:sid\"\nplain = true";
     assert_eq!(keys(by_cookie, &cookies, ""), ["cookie:sid=1", "cookie:sid=2"]);
