@@ -1,87 +1,114 @@
-//! The charset that a request states for its body, in which some servers decode its query, too (Django, and ASP.NET before Core).
+//! The charset that a request states for its body or its response, in which some servers decode its query, too: Django and ASP.NET
+//! before Core that of the body, Micronaut either.
 
-use hyper::{HeaderMap, header::CONTENT_TYPE};
+use hyper::{
+    HeaderMap,
+    header::{ACCEPT_CHARSET, CONTENT_TYPE, HeaderValue},
+};
 
 use super::readings::Readings;
 
-/// Charsets in which bytes of ASCII mean the same as in UTF-8, and no others mean a character of ASCII.
-const SUPERSETS_OF_ASCII: [&str; 12] = [
-    "us-ascii",
+const UTF_8: [&str; 2] = ["utf8", "utf8mb4"];
+
+/// Charsets in which bytes of ASCII mean the same as in UTF-8, and no others mean a character of ASCII, in Java and Python (so
+/// not cp932), without hyphens. Behind them are what says nothing, and a text that clients send and servers ignore.
+const SUPERSETS_OF_ASCII: [&str; 26] = [
+    "usascii",
     "ascii",
     "latin1",
-    "koi8-r",
-    "koi8-u",
-    "euc-jp",
-    "euc-kr",
+    "koi8r",
+    "koi8u",
+    "eucjp",
+    "euckr",
     "gb2312",
     "gbk",
     "gb18030",
     "big5",
-    "shift_jis",
+    "big5hkscs",
+    "shiftjis",
+    "sjis",
+    "xsjis",
+    "windows31j",
+    "ms932",
+    "ms949",
+    "ksc56011987",
+    "tis620",
+    "macintosh",
+    "xmacroman",
+    "windows874",
+    "*",
+    "",
+    "binary",
 ];
 
 /// Charsets of the same kind that are numbered.
-const NUMBERED_SUPERSETS_OF_ASCII: [&str; 3] = ["iso-8859-", "windows-125", "cp125"];
+const NUMBERED_SUPERSETS_OF_ASCII: [&str; 3] = ["iso8859", "windows125", "cp125"];
 
-/// Texts that aren't the name of a charset, but that clients send. Servers ignore them.
-const NO_CHARSETS: [&str; 2] = ["", "binary"];
-
-/// Returns true if servers that decode a query in the charset of the body find the same values of a parameter as those that take
+/// Returns true if servers that decode a query in a charset of the request find the same values of a parameter as those that take
 /// it for UTF-8.
 ///
 /// Other charsets write letters of ASCII in other bytes: in UTF-7, `+AGE-` is `a`. So a value has spellings without number there.
 pub(super) fn is_without_effect(headers: &HeaderMap, readings: &Readings<'_>) -> bool {
-    let lines = headers.get_all(CONTENT_TYPE);
-    lines.into_iter().flat_map(|line| stated(line.as_bytes())).all(|charset| {
-        is_one_of(charset, &["utf-8", "utf8"]) || agrees_in_ascii(charset) && readings.are_ascii()
+    let of_bodies = headers.get_all(CONTENT_TYPE).into_iter().map(HeaderValue::as_bytes).flat_map(stated);
+    let of_responses = headers.get_all(ACCEPT_CHARSET).into_iter().map(|line| first(line.as_bytes()));
+    of_bodies
+        .chain(of_responses)
+        .all(|charset| is_utf_8(charset) || agrees_in_ascii(charset) && readings.are_ascii())
+}
+
+/// Returns the texts behind the word `charset` in a field, wherever it stands.
+fn stated(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const WORD: &[u8] = b"charset";
+    let is_word =
+        |at: &usize| field[*at..].get(..WORD.len()).is_some_and(|text| text.eq_ignore_ascii_case(WORD));
+    (0..field.len()).filter(is_word).map(|at| {
+        let rest = field[at + WORD.len()..].trim_ascii_start();
+        first(rest.strip_prefix(b"=").unwrap_or(rest))
     })
 }
 
-/// The charsets in a field, however they are quoted. What follows the word `charset` in a form that isn't understood is returned as it
-/// is.
-fn stated(field: &[u8]) -> impl Iterator<Item = &[u8]> {
-    const WORD: &[u8] = b"charset";
-    let places = (0..field.len())
-        .filter(|at| field[*at..].get(..WORD.len()).is_some_and(|word| word.eq_ignore_ascii_case(WORD)));
-    places.map(|at| {
-        let rest = field[at + WORD.len()..].trim_ascii_start();
-        let value = rest.strip_prefix(b"=").map(|value| {
-            let value =
-                value.split(|byte| matches!(byte, b';' | b',')).next().unwrap_or_default().trim_ascii();
-            value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
-        });
-        value.unwrap_or(rest)
-    })
+/// Returns the first item of a list, without what is around it. A quote may end a parameter that this one stands in.
+fn first(list: &[u8]) -> &[u8] {
+    let is_around = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
+    let item = list.split(|byte| matches!(byte, b';' | b',')).next().unwrap_or_default();
+    let start = item.iter().position(|byte| !is_around(byte)).unwrap_or(item.len());
+    let end = item.iter().rposition(|byte| !is_around(byte)).map_or(start, |last| last + 1);
+    &item[start..end]
+}
+
+fn is_utf_8(charset: &[u8]) -> bool {
+    UTF_8.iter().any(|name| is_named(charset, name))
 }
 
 fn agrees_in_ascii(charset: &[u8]) -> bool {
-    let is_numbered = |prefix: &&str| {
-        let parts = charset.split_at_checked(prefix.len());
-        parts.is_some_and(|(start, number)| {
-            start.eq_ignore_ascii_case(prefix.as_bytes())
-                && matches!(number.len(), 1 | 2)
-                && number.iter().all(u8::is_ascii_digit)
-        })
+    let is_numbered = |name: &&str| {
+        let number = charset.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        (1..=2).any(|digits| digits <= number && is_named(&charset[..charset.len() - digits], name))
     };
-    is_one_of(charset, &SUPERSETS_OF_ASCII)
-        || is_one_of(charset, &NO_CHARSETS)
+    SUPERSETS_OF_ASCII.iter().any(|name| is_named(charset, name))
         || NUMBERED_SUPERSETS_OF_ASCII.iter().any(is_numbered)
 }
 
-fn is_one_of(charset: &[u8], names: &[&str]) -> bool {
-    names.iter().any(|name| charset.eq_ignore_ascii_case(name.as_bytes()))
+/// Returns true for the name of a charset, with hyphens or underscores in any place, as servers take it.
+fn is_named(charset: &[u8], name: &str) -> bool {
+    let letters = charset.iter().filter(|byte| !matches!(byte, b'-' | b'_')).map(u8::to_ascii_lowercase);
+    letters.eq(name.bytes())
 }
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::HeaderValue;
+    use hyper::header::HeaderName;
 
     use super::*;
 
     /// Returns true if a parameter with this value may be counted beside this field.
-    fn is_counted(field: &str, value: &str) -> bool {
-        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_str(field).unwrap())]);
+    fn is_counted_beside(name: HeaderName, field: &str, value: &str) -> bool {
+        let headers = HeaderMap::from_iter([(name, HeaderValue::from_str(field).unwrap())]);
         is_without_effect(&headers, &Readings::one(value.as_bytes()))
+    }
+
+    fn is_counted(content_type: &str, value: &str) -> bool {
+        is_counted_beside(CONTENT_TYPE, content_type, value)
     }
 
     #[test]
@@ -102,20 +129,25 @@ mod tests {
             "cp037",
             "ibm037",
             "undefined",
+            "unicode",
             "utf-8x",
             "utf-8 utf-7",
         ] {
             for field in [
                 format!("text/plain; charset={charset}"),
                 format!("text/plain;CharSet =\t\"{charset}\" ; x=y"),
+                format!("text/plain; charset='{charset}'"),
                 format!("text/plain; charset=utf-8; charset={charset}"),
                 format!("text/plain; charset*=utf-8''{charset}"),
                 format!("text/plain, text/plain; charset={charset}, text/plain"),
             ] {
                 assert!(!is_counted(&field, "k1"), "{field}");
             }
+            for field in [charset.to_owned(), format!(" {charset};q=1, utf-8"), format!("{charset},*")] {
+                assert!(!is_counted_beside(ACCEPT_CHARSET, &field, "k1"), "{field}");
+            }
         }
-        for field in ["x; charset: utf-8", "x; charset*0=utf-7", "x; charset='utf-8'"] {
+        for field in ["x; charset: utf-8", "x; charset*0=utf-7"] {
             assert!(!is_counted(field, "k1"), "{field}");
         }
     }
@@ -125,10 +157,14 @@ mod tests {
         for charset in [
             "us-ascii",
             "ISO-8859-1",
-            "iso-8859-15",
+            "ISO8859_15",
             "windows-1252",
             "cp1251",
             "Shift_JIS",
+            "shift-jis",
+            "windows-31j",
+            "ks_c_5601-1987",
+            "TIS-620",
             "GBK",
             "binary",
             "",
@@ -142,10 +178,26 @@ mod tests {
             "application/json",
             "application/json; charset=utf-8",
             "text/html;charset=\"UTF-8\"",
-            "text/html; charset=UTF8; x=y",
+            "text/html; charset='UTF_8'; x=y",
             "multipart/form-data; boundary=----x",
+            "multipart/related; type=\"application/xop+xml\"; start-info=\"application/soap+xml; charset=utf-8\"",
         ] {
             assert!(is_counted(field, "\u{e9}"), "{field}");
+        }
+        assert!(is_counted("application/soap+xml; action=\"http://x/charset\"", "k1"));
+    }
+
+    /// Only the first is used by a server (Micronaut), and clients that accept all name more.
+    #[test]
+    fn what_clients_accept_behind_the_first_is_not_looked_at() {
+        for field in [
+            "utf-8",
+            "*",
+            "ISO-8859-1,utf-8;q=0.7,*;q=0.7",
+            "big5, big5-hkscs, ibm037, utf-7",
+            "utf-8, utf-16",
+        ] {
+            assert!(is_counted_beside(ACCEPT_CHARSET, field, "k1"), "{field}");
         }
     }
 
