@@ -12,7 +12,7 @@ const UTF_8: [&str; 2] = ["utf8", "utf8mb4"];
 
 /// Charsets in which bytes of ASCII mean the same as in UTF-8, and no others mean a character of ASCII, in Java and Python (so
 /// not cp932), without hyphens. Behind them are what says nothing, and a text that clients send and servers ignore.
-const SUPERSETS_OF_ASCII: [&str; 26] = [
+const SUPERSETS_OF_ASCII: [&str; 28] = [
     "usascii",
     "ascii",
     "latin1",
@@ -22,6 +22,7 @@ const SUPERSETS_OF_ASCII: [&str; 26] = [
     "euckr",
     "gb2312",
     "gbk",
+    "xgbk",
     "gb18030",
     "big5",
     "big5hkscs",
@@ -31,6 +32,7 @@ const SUPERSETS_OF_ASCII: [&str; 26] = [
     "windows31j",
     "ms932",
     "ms949",
+    "windows949",
     "ksc56011987",
     "tis620",
     "macintosh",
@@ -194,6 +196,8 @@ mod tests {
             "utf-8",
             "*",
             "ISO-8859-1,utf-8;q=0.7,*;q=0.7",
+            "x-gbk,utf-8;q=0.7,*;q=0.7",
+            "windows-949,utf-8;q=0.7,*;q=0.3",
             "big5, big5-hkscs, ibm037, utf-7",
             "utf-8, utf-16",
         ] {
