@@ -197,8 +197,9 @@ local function redisson()
     -- The next call knows.
     if quota.awaits_sum then return 1 end
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
+    local newest = charged > 0 and math.max(quota.newest or 0, quota.grant_ms) or quota.newest or quota.grant_ms
     -- Nobody knows what these many have taken.
-    if not written and alive > MOST then at = math.max(quota.newest, quota.grant_ms) end
+    if not written and alive > MOST then at = newest end
     local all
     local function sum()
       if not all then
@@ -211,12 +212,12 @@ local function redisson()
     -- error would come too late. Once all members have ended, none of them can be in the way.
     local is_readable = pcall(each_member, quota, dead, function(permits, score)
       released, remaining, delays_seen = released + permits, remaining - 1, delays_seen + 1
-      if delays_seen > DELAYS_MOST then at = math.max(quota.newest, quota.grant_ms) end
+      if delays_seen > DELAYS_MOST then at = newest end
       if not at and left_without(quota, left, released, remaining, sum) >= cost then at = score end
       return at
     end)
-    if not is_readable then at = math.max(quota.newest, quota.grant_ms) end
-    return ends_us(quota, at or quota.grant_ms, time)
+    if not is_readable then at = newest end
+    return ends_us(quota, at or newest, time)
   end
 
   -- Gives all keys the time to live that the hash says or, if it says none, has.
