@@ -194,10 +194,10 @@ local function redisson()
   -- Until enough of the oldest members have ended, by the same rule as when they are removed. Where these are too
   -- many, until all have.
   local function delay(_, quota, time, cost, charged, used, _, dead, alive, written)
-    -- The next call knows.
+    -- A later call knows.
     if quota.awaits_sum then return 1 end
     local left, released, remaining, at = quota.capacity - used, 0, alive + (charged > 0 and 1 or 0), nil
-    local newest = charged > 0 and math.max(quota.newest or 0, quota.grant_ms) or quota.newest or quota.grant_ms
+    local newest = math.max(quota.newest or 0, charged > 0 and quota.grant_ms or 0)
     -- Nobody knows what these many have taken.
     if not written and alive > MOST then at = newest end
     local all
@@ -247,14 +247,12 @@ local function redisson()
     elseif dead > 0 then
       redis.call('ZREMRANGEBYRANK', quota.permits_key, '0', integer_text(dead - 1))
     end
-    if not written and (quota.awaits_sum or charged == 0 and alive > MOST) then
-      -- What is left is known to a later call, or once fewer count.
-    elseif not written or written == GREATEST then
-      -- There is none, or it may have been cut.
-      redis.call('SET', quota.value_key, integer_text(left))
-    else
+    if written and written < GREATEST then
       -- Keeps its time to live, which SET would end.
       redis.call('INCRBY', quota.value_key, integer_text(left - written))
+    elseif written or not quota.awaits_sum and (charged > 0 or alive <= MOST) then
+      -- It may have been cut, or there is none. If it isn't known yet, a later call writes it.
+      redis.call('SET', quota.value_key, integer_text(left))
     end
     if charged > 0 then
       -- A call may write a bucket again after it was reset, or recorded.

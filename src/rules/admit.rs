@@ -89,7 +89,7 @@ pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]
     let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
     let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
     let has_same_rate = |other: &&Ask| is_same(other) && other.rate_of_file() == ask.rate_of_file();
-    // Other rates have become the same if an override replaces them.
+    // An override replaces all rates, so that other ones have become the same.
     let overridden = |other: &Ask| {
         own(other)
             .filter(|Standing { quota, .. }| *quota != Quota::new(quota.algorithm, other.rate_of_file()))

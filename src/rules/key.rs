@@ -251,7 +251,7 @@ pub(crate) fn network_of(limit: &config::LimitSettings, key: &Key) -> Option<Str
 /// The reason why a part of the key has no value to count by.
 #[derive(Clone, Copy)]
 enum PartFault {
-    /// It has several values.
+    /// Servers may read several values in it.
     Several,
     /// It is a claim, and the token can't be verified now.
     Unverified,

@@ -669,7 +669,7 @@ fn what_has_ended_after_a_release_is_summed_for_a_few_buckets_in_a_call() {
     assert_eq!(NAMES.map(|name| value(&mut script, name)), [7_998; 4]);
 }
 
-/// Where nobody looks through as many grants as would have to end, the delay is that of the newest.
+/// The delay is that of the newest grant if more have to end than a call looks through.
 #[test]
 fn a_delay_that_needs_too_many_members_lasts_until_all_have_ended() {
     for (count, value) in [(900, Some("-897")), (1_100, Some("-1097")), (2_900, None), (5_001, None)] {

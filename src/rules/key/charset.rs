@@ -1,5 +1,5 @@
-//! The charset that a request states for its body or its response, in which some servers decode its query, too: Django and ASP.NET
-//! before Core that of the body, Micronaut either.
+//! The charset that a request states for its body or its response, in which some servers decode its query, too: Django and Javalin
+//! that of the body, Micronaut either.
 
 use hyper::{
     HeaderMap,
@@ -52,7 +52,7 @@ const NUMBERED_SUPERSETS_OF_ASCII: [&str; 3] = ["iso8859", "windows125", "cp125"
 /// Other charsets write letters of ASCII in other bytes: in UTF-7, `+AGE-` is `a`. So a value has spellings without number there.
 pub(super) fn is_without_effect(headers: &HeaderMap, readings: &Readings<'_>) -> bool {
     let of_bodies = headers.get_all(CONTENT_TYPE).into_iter().map(HeaderValue::as_bytes).flat_map(stated);
-    let of_responses = headers.get_all(ACCEPT_CHARSET).into_iter().map(|line| first(line.as_bytes()));
+    let of_responses = headers.get_all(ACCEPT_CHARSET).into_iter().map(|line| first_item(line.as_bytes()));
     of_bodies
         .chain(of_responses)
         .all(|charset| is_utf_8(charset) || agrees_in_ascii(charset) && readings.are_ascii())
@@ -61,16 +61,15 @@ pub(super) fn is_without_effect(headers: &HeaderMap, readings: &Readings<'_>) ->
 /// Returns the texts behind the word `charset` in a field, wherever it stands.
 fn stated(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     const WORD: &[u8] = b"charset";
-    let is_word =
-        |at: &usize| field[*at..].get(..WORD.len()).is_some_and(|text| text.eq_ignore_ascii_case(WORD));
-    (0..field.len()).filter(is_word).map(|at| {
+    let words = field.windows(WORD.len()).enumerate().filter(|(_, word)| word.eq_ignore_ascii_case(WORD));
+    words.map(|(at, _)| {
         let rest = field[at + WORD.len()..].trim_ascii_start();
-        first(rest.strip_prefix(b"=").unwrap_or(rest))
+        first_item(rest.strip_prefix(b"=").unwrap_or(rest))
     })
 }
 
 /// Returns the first item of a list, without what is around it. A quote may end a parameter that this one stands in.
-fn first(list: &[u8]) -> &[u8] {
+fn first_item(list: &[u8]) -> &[u8] {
     let is_around = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
     let item = list.split(|byte| matches!(byte, b';' | b',')).next().unwrap_or_default();
     let start = item.iter().position(|byte| !is_around(byte)).unwrap_or(item.len());
@@ -189,7 +188,7 @@ mod tests {
         assert!(is_counted("application/soap+xml; action=\"http://x/charset\"", "k1"));
     }
 
-    /// Only the first is used by a server (Micronaut), and clients that accept all name more.
+    /// Micronaut uses the first charset only, and clients that accept all of them list more.
     #[test]
     fn what_clients_accept_behind_the_first_is_not_looked_at() {
         for field in [
