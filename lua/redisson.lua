@@ -264,8 +264,8 @@ local function redisson()
 
   local function close(key, quota, _, charged, used, _, dead, alive, written)
     if charged > 0 and quota.new_type then write_configuration(key, quota) end
-    -- A value that was missing is written, so that the members aren't summed again.
-    if charged > 0 or dead > 0 or not written and alive > 0 then
+    -- A value that was missing is written, so that the members aren't summed again. Without a hash it would outlast them.
+    if charged > 0 or dead > 0 or not (written or quota.new_type) and alive > 0 then
       write_permits(quota, charged, quota.capacity - used, dead, alive, written)
     end
     if charged > 0 or not quota.new_type then keep_alive(key, quota) end

@@ -691,3 +691,31 @@ fn a_delay_that_needs_too_many_members_lasts_until_all_have_ended() {
         assert!(take(&mut script, &one).0, "{count}");
     }
 }
+
+#[test]
+fn a_refusal_writes_no_value_of_a_limiter_without_a_configuration() {
+    let mut script = script();
+    plant(&mut script, "a", 1_000_000, 1);
+    script.command(&["DEL", "{a}:value"]);
+    assert!(!take(&mut script, &charge("a", "1/h", 1)).0);
+    // It would have no time to live, and outlast the members.
+    assert_eq!(script.command(&["EXISTS", "a", "{a}:value"]).integer(), 0);
+}
+
+#[test]
+fn delays_of_many_limiters_in_a_call_last_until_all_have_ended() {
+    let mut script = script();
+    let names: Vec<_> = (0..256).map(|number| format!("a{number}")).collect();
+    for name in &names {
+        set(&mut script, name, "5", "60000");
+        for _ in 0..5 {
+            plant(&mut script, name, 1_000_000, 1);
+        }
+        script.command(&["SET", &format!("{{{name}}}:value"), "0"]);
+    }
+    at(&mut script, 1_050_000);
+    let all: Vec<_> = names.iter().map(|name| charge(name, "1/s", 5)).collect();
+    let refused = script.take(&all).1;
+    assert!(!refused.admitted);
+    assert!(refused.outcomes.iter().all(|outcome| outcome.delay_us == Some(10_000_000)), "{refused:?}");
+}
