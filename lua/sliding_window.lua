@@ -41,18 +41,17 @@
 --
 -- Numbers are passed to redis.call as text, since it would format them as doubles, which is slow.
 
--- Returns the expiry of a bucket that is needed for this time, as text. It is a millisecond longer, since Redis may
--- count from the millisecond in which the script began.
+-- Returns the expiry of a bucket that is needed for this time, as text. It is a second longer: if the clock is set back
+-- a little, entries that had ended count again.
 local function milliseconds(needed_us)
-  return string.format('%d', math.ceil(needed_us / 1000) + 1)
+  return string.format('%d', math.ceil(needed_us / 1000) + 1000)
 end
 
--- Ensures that a bucket expires, but not before it is no longer needed. If the expiry must be set, it is set
--- `spare_us` later.
+-- Ensures that a bucket expires, but not until half a second after it is last needed. If the expiry must be set, it is
+-- set `spare_us` later.
 local function keep(key, needed_us, spare_us)
-  needed_us = math.max(0, needed_us)
-  if redis.call('PTTL', key) < math.ceil(needed_us / 1000) then
-    redis.call('PEXPIRE', key, milliseconds(needed_us + spare_us))
+  if redis.call('PTTL', key) < math.max(0, math.ceil(needed_us / 1000) + 500) then
+    redis.call('PEXPIRE', key, milliseconds(math.max(0, needed_us) + spare_us))
   end
 end
 

@@ -148,6 +148,20 @@ fn fault_05_a_bucket_is_kept_while_anything_of_it_counts() {
     }
 }
 
+#[test]
+fn fault_05_a_bucket_is_kept_where_the_clock_is_set_back_a_little() {
+    let mut script = Script::with_set_clock();
+    for charge in of_all_algorithms("1/10ms", 1) {
+        script.set_clock(START);
+        assert!(script.take(from_ref(&charge)).1.admitted, "{charge:?}");
+        // The window ends, and longer ago than it lasted.
+        let ended = script.time_us() + 100_000;
+        while script.time_us() < ended {}
+        script.set_clock(START + 5_000);
+        assert!(!script.take(from_ref(&charge)).1.admitted, "{charge:?}");
+    }
+}
+
 /// The expiry isn't asked for with each grant: what an entry leaves word of must hold for other windows.
 #[test]
 fn fault_05_a_bucket_is_kept_whatever_windows_take_turns() {
@@ -208,7 +222,7 @@ fn fault_06_a_bucket_goes_soon_after_its_window() {
         let (time_us, _) = script.take(&[charge(rate, rate, 1)]);
         let expires_ms = script.expires_ms(rate);
         let kept_ms = expires_ms - time_us as i64 / 1_000;
-        assert!((window_ms..=5 * window_ms / 2 + 1).contains(&kept_ms), "{rate} is kept for {kept_ms} ms");
+        assert!((window_ms..=5 * window_ms / 2 + 1_001).contains(&kept_ms), "{rate}: kept for {kept_ms} ms");
     }
 }
 
@@ -334,26 +348,19 @@ fn fault_11_a_refusal_writes_nothing() {
 fn fault_11_no_refusal_and_no_look_writes_anything() {
     let mut script = Script::with_server_clock();
     for charge in of_all_algorithms("3/min", 2) {
-        let writes_nothing = |attempt: u32| {
-            let charge = Charge { bucket: format!("b{attempt}").into(), ..charge.clone() };
-            while script.take(from_ref(&charge)).1.admitted {}
-            let before = script.writes();
-            for _ in 0..10 {
-                assert!(!script.take(from_ref(&charge)).1.admitted);
-                script.operate(&[on(&charge, Act::Peek(1)), on(&charge, Act::Peek(3))]);
-                let elsewhere = Charge { bucket: "elsewhere".into(), cost: 1, ..charge.clone() };
-                script.operate(&[on(&elsewhere, Act::Peek(1))]);
-                if charge.quota.algorithm != Algorithm::Concurrency {
-                    let nothing = Charge { cost: 0, ..elsewhere };
-                    assert!(script.take(&[nothing]).1.admitted);
-                }
+        while script.take(from_ref(&charge)).1.admitted {}
+        let before = script.writes();
+        for _ in 0..10 {
+            assert!(!script.take(from_ref(&charge)).1.admitted);
+            script.operate(&[on(&charge, Act::Peek(1)), on(&charge, Act::Peek(3))]);
+            let elsewhere = Charge { bucket: "elsewhere".into(), cost: 1, ..charge.clone() };
+            script.operate(&[on(&elsewhere, Act::Peek(1))]);
+            if charge.quota.algorithm != Algorithm::Concurrency {
+                let nothing = Charge { cost: 0, ..elsewhere };
+                assert!(script.take(&[nothing]).1.admitted);
             }
-            let is_same = script.writes() == before;
-            script.command(&["FLUSHALL"]);
-            is_same
-        };
-        // A script that the machine interrupts for milliseconds finds its clock ahead of the expiry, and extends that.
-        assert!((0..5).any(writes_nothing), "{charge:?}");
+        }
+        assert_eq!(script.writes(), before, "{charge:?}");
     }
 }
 
@@ -431,7 +438,7 @@ fn a_fixed_window_ends_by_its_numbers_and_not_by_its_expiry() {
 fn fault_16_a_refusal_by_a_grown_window_keeps_the_bucket_longer() {
     let mut script = Script::with_server_clock();
     let (granted_us, _) = script.take(&[charge("b", "1/s", 1)]);
-    assert!(script.kept_until_us("b") < granted_us + 3 * SECOND);
+    assert!(script.kept_until_us("b") < granted_us + 4 * SECOND);
     let (time_us, refused) = script.take(&[charge("b", "1/10s", 1)]);
     assert_eq!(refused.outcomes[0].delay_us, Some(granted_us + 10 * SECOND - time_us));
     assert!(script.kept_until_us("b") > granted_us + 10 * SECOND);

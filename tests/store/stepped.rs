@@ -153,12 +153,16 @@ pub(crate) fn serially<ScriptReply>(
 
 /// Returns the script with the changes of [`Script::with_stepped_clock`].
 pub(crate) fn stepped(source: &str) -> String {
-    let changed = |source: &str, from: &str, to: &str| {
-        assert_eq!(source.matches(from).count(), 1, "{from}");
-        source.replace(from, to)
-    };
-    let source = changed(source, "redis.call('TIME')", "{ 0, redis.call('GET', 'clock') }");
-    changed(&source, "ceil(needed_us / 1000) + 1", "ceil(needed_us / 1000) + 60000")
+    changed(&with_set_clock(source), "ceil(needed_us / 1000) + 1000", "ceil(needed_us / 1000) + 60000")
+}
+
+fn with_set_clock(source: &str) -> String {
+    changed(source, "redis.call('TIME')", "{ 0, redis.call('GET', 'clock') }")
+}
+
+fn changed(source: &str, from: &str, to: &str) -> String {
+    assert_eq!(source.matches(from).count(), 1, "{from}");
+    source.replace(from, to)
 }
 
 /// The script on a Redis of its own, called over a plain connection.
@@ -178,6 +182,11 @@ impl Script {
     /// more, since the server's own clock goes on meanwhile.
     pub(crate) fn with_stepped_clock() -> Self {
         Self::load(&stepped(script::SOURCE))
+    }
+
+    /// The script, but the time is what [`Self::set_clock`] says: buckets expire by the server's clock, which goes on.
+    pub(crate) fn with_set_clock() -> Self {
+        Self::load(&with_set_clock(script::SOURCE))
     }
 
     fn load(source: &str) -> Self {
