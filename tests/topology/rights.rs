@@ -3,6 +3,7 @@
 use crate::{
     harness::{
         gateway::Gateway,
+        load::Load,
         metrics::Metrics,
         redis::{Redis, sentinel::Sentinels},
         wait_until,
@@ -109,4 +110,41 @@ fn the_words_of_a_server_that_refuses_are_in_the_log() {
         let log = gateway.log();
         log.contains("`NOPERM ") && log.contains("no permissions to run the 'select' command")
     });
+}
+
+/// Redis refuses a whole call for one such key.
+#[test]
+fn a_key_that_the_user_may_not_access_fails_nobody_else() {
+    let redis = Redis::start();
+    create_user(&redis, &["resetkeys", "~tollgate:open:*", "~tollgate:overrides"]);
+    let gateway = Gateway::start(&format!(
+        r#"
+        [store]
+        url = "redis://gateway:hunter2@127.0.0.1:{}"
+        timeout = "1s"
+        on_failure = "deny"
+        [limits]
+        open = {{ key = "global", rate = "1000000/h" }}
+        closed = {{ key = "global", rate = "1000000/h" }}
+        [[routes]]
+        path = "/{{limit}}"
+        respond = {{ status = 200 }}
+        limits = ["open"]
+        [[routes]]
+        path = "/closed"
+        respond = {{ status = 200 }}
+        limits = ["closed"]
+        "#,
+        redis.port()
+    ));
+    wait_until("the store decides", || gateway.get("/open").status == 200);
+    redis.command(&["FLUSHALL"]);
+    let [closed, open] = ["/closed", "/open"].map(|path| Load::start(&gateway, 8, move || path.to_owned()));
+    open.wait_for(2_000);
+    let (open, closed) = (open.end(), closed.end());
+    assert!(closed.len() > 50 && closed.iter().all(|answer| answer.status == 503), "{}", closed.len());
+    assert!(open.iter().all(|answer| answer.status == 200), "{}", gateway.log());
+    let left = gateway.get("/open").header("ratelimit").unwrap_or_default().to_owned();
+    assert!(left.contains(&format!("r={};", 1_000_000 - open.len() - 1)), "{left}, {} before", open.len());
+    assert!(gateway.log().contains("give the user the keys"), "{}", gateway.log());
 }

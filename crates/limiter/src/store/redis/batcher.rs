@@ -6,7 +6,8 @@
 //!
 //! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
 //! lanes' calls are in flight at once. A server that stands alone has one lane. A call that gets no reply is never sent
-//! again: it may have run. An operation whose requester has given up before it was sent is dropped.
+//! again: it may have run. One that is refused for a single key is sent again, each operation by itself. An operation
+//! whose requester has given up before it was sent is dropped.
 //!
 //! All of it changes one queue under one lock, so it stands in one file.
 
@@ -71,7 +72,8 @@ pub(super) struct Lane {
 pub(super) enum SendMode {
     /// Waiting operations go in one call.
     Together,
-    /// Each operation is a call: the slot is moving, and the server may have only some of the buckets.
+    /// Each operation is a call: the slot is moving, and the server may have only some of the buckets; or the user may not
+    /// access the key of one of them.
     Alone,
     /// Each by itself, to the server that the slot is moving to, which demands an announcement.
     Asking,
@@ -204,6 +206,13 @@ async fn make_calls(batcher: Weak<Batcher>, wake: Arc<Notify>) {
 /// Returns true if the error says that the server is a replica. Redis 6.2 quotes that within another one.
 fn is_of_replica(error: &Error) -> bool {
     error.details().contains("READONLY ")
+}
+
+/// Returns true if the server has refused a whole call because its user may not access one of the keys. Nothing ran.
+fn is_of_a_key(error: &StoreError) -> bool {
+    let StoreError::Answer(error) = error else { return false };
+    let text = error.details();
+    text.starts_with("NOPERM") && text.contains("key") && !text.contains("script")
 }
 
 impl Batcher {
@@ -455,7 +464,10 @@ impl Batcher {
                 self.note_trouble(error);
             }
             self.shared.note(&self, &answer, sent);
-            self.distribute(lane, batch, &call, answer);
+            match answer {
+                Err(error) if batch.len() > 1 && is_of_a_key(&error) => self.separate(lane, batch),
+                answer => self.distribute(lane, batch, &call, answer),
+            }
         }
     }
 
@@ -527,6 +539,17 @@ impl Batcher {
         list.gathers = batch.len() > 1;
         list.sent_at = Some(now);
         Some((batch, call))
+    }
+
+    /// Has operations of a call that was refused done again, each by itself.
+    fn separate(self: &Arc<Self>, lane: Lane, batch: Vec<Waiting>) {
+        let alone = Lane { mode: SendMode::Alone, ..lane };
+        for Waiting { operation, answer, .. } in batch {
+            // If too many wait, the requester finds that its answer was dropped.
+            if let Err(operation) = self.enqueue(alone, operation, answer) {
+                self.note_undone(*operation);
+            }
+        }
     }
 
     fn distribute(
