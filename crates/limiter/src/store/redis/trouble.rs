@@ -19,7 +19,8 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const CHARACTERS_MOST: usize = 200;
 
 /// The remedy for keys that the user may not access, which versions of Redis say in different words.
-const KEYS_REMEDY: &str = "give the user the keys that docs/configuration.md and docs/redisson.md list";
+const KEYS_REMEDY: &str =
+    "give the user the rights to keys that docs/configuration.md and docs/redisson.md list";
 /// The remedies for causes that contain these words.
 const REMEDIES: [(&str, &str); 14] = [
     (
