@@ -203,7 +203,8 @@ fn the_issuer_is_verified_by_its_certificate() {
         let roots = [("SSL_CERT_FILE", roots.to_str().unwrap())];
         Gateway::start_with(&toml, &["run", "--listen", "127.0.0.1:0"], &roots)
     };
-    assert_eq!(status(&start(&certificates), &issuer), 200);
+    let trusting = start(&certificates);
+    wait_until("the keys are there", || status(&trusting, &issuer) == 200);
     let distrustful = start(&others);
     assert_eq!(status(&distrustful, &issuer), 503);
     distrustful.wait_for_log("certificate");
