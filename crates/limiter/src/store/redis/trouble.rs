@@ -18,20 +18,18 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Characters of a cause that are told: a server may say anything.
 const CHARACTERS_MOST: usize = 200;
 
-/// The remedy for keys that the user may not access, which versions of Redis say in different words.
-const KEYS_REMEDY: &str =
-    "give the user the rights to keys that docs/configuration.md and docs/redisson.md list";
 /// The remedies for causes that contain these words.
-const REMEDIES: [(&str, &str); 14] = [
+const REMEDIES: [(&str, &str); 12] = [
     (
         "another layout than Redisson",
         "update the services with an older Redisson, then delete the limiter's keys",
     ),
     ("NOAUTH", "write its password in `store.url`"),
     ("WRONGPASS", "mend the user or the password in `store.url`"),
-    ("to access a key", KEYS_REMEDY),
-    ("to access one of the keys", KEYS_REMEDY),
-    ("NOPERM", "give the user the rights that docs/configuration.md lists"),
+    (
+        "NOPERM",
+        "give the user the rights that docs/configuration.md lists, and docs/redisson.md for Redisson's limiters",
+    ),
     ("can't run this command", "give the user the rights that docs/configuration.md lists"),
     ("READONLY", "it has become a replica: write the primary's address in `store.url`, or redis-sentinel://"),
     ("OOM", "raise its maxmemory"),
