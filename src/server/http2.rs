@@ -34,6 +34,9 @@ pub(super) const STREAMS_MOST: u32 = 100;
 /// The receive window of a request body, and of all request bodies on a connection.
 const WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The window of all request bodies on a connection of a proxy. h2 closes a connection whose unread frames have fewer than 256 bytes, when what
+/// they lack exceeds half of that: with 1 MiB, one client of the proxy could do so with 2,000 bytes.
+const PROXY_WINDOW: u32 = 64 << 20;
 /// The most bytes of a response that h2 holds after the client has given credit for them.
 const SEND_BUFFER: usize = 64 << 10;
 /// The size in bytes up to which a piece isn't tracked, because that costs more than it saves.
@@ -51,17 +54,17 @@ pub(super) fn builder(
     is_of_many: bool,
     streams: StreamExecutor,
 ) -> http2::Builder<StreamExecutor> {
-    let (streams_most, cancelled_most, malformed_most) = match is_of_many {
-        false => (STREAMS_MOST, CANCELLED_MOST, Some(MALFORMED_MOST)),
+    let (streams_most, window, cancelled_most, malformed_most) = match is_of_many {
+        false => (STREAMS_MOST, CONNECTION_WINDOW, CANCELLED_MOST, Some(MALFORMED_MOST)),
         // Those beyond the bound count as malformed, too.
-        true => (OF_PROXY_MOST, OF_PROXY_MOST as usize, None),
+        true => (OF_PROXY_MOST, PROXY_WINDOW, OF_PROXY_MOST as usize, None),
     };
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(streams_most)
         .max_header_list_size(u32::try_from(header_bytes_most).unwrap_or(u32::MAX))
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(window)
         .max_send_buf_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(cancelled_most)
         .max_local_error_reset_streams(malformed_most);

@@ -102,6 +102,29 @@ fn data_without_content_end_the_connection() {
     assert!(flood(&gateway, &frame(DATA, PADDED, 1, &[&[255][..], &[0; 255]].concat())));
 }
 
+/// h2 has a bound for frames that take more memory than they have content, as long as nobody reads them.
+#[test]
+fn small_data_that_wait_leave_the_other_clients_of_a_proxy_alone() {
+    let waits = r#"
+        [[routes]]
+        path = "/waits"
+        respond = { status = 200 }
+        limits = [{ name = "one", key = "global", rate = "1/min", wait = "1m" }]
+        [[routes]]
+        path = "/"
+        respond = { status = 204 }
+    "#;
+    for (head, status) in [("trusted_proxies = [\"127.0.0.1\"]", 204), ("", 0)] {
+        let gateway = Gateway::start(&format!("[server]\n{head}\n{waits}"));
+        assert_eq!(gateway.get("/waits").status, 200);
+        let mut client = Frames::connect(gateway.address());
+        client.send(HEADERS, END_HEADERS, 1, &fields(&get("/waits", &[])));
+        client.write(&frame(DATA, 0, 1, b"x").repeat(100_000));
+        client.ask(3, &get("/", &[]));
+        assert_eq!(client.told(3).status, status, "{head}");
+    }
+}
+
 /// Heads that are refused or malformed have no effect either. That of which h2 has a bound of its own ends by that.
 #[test]
 fn heads_that_come_to_nothing_end_the_connection() {

@@ -1,7 +1,10 @@
 //! Gateways that log in as a user of Redis with the documented rights, in each topology, and with less.
 
+use std::time::Duration;
+
 use crate::{
     harness::{
+        cut::{Cut, Fault},
         gateway::Gateway,
         load::Load,
         metrics::Metrics,
@@ -112,11 +115,8 @@ fn the_words_of_a_server_that_refuses_are_in_the_log() {
     });
 }
 
-/// Redis refuses a whole call for one such key.
-#[test]
-fn a_key_that_the_user_may_not_access_fails_nobody_else() {
-    let redis = Redis::start();
-    create_user(&redis, &["resetkeys", "~tollgate:open:*", "~tollgate:overrides"]);
+/// Starts a gateway with a limit on /open, and one of this algorithm on /closed. Redis is at this port.
+fn open_and_closed(port: u16, algorithm: &str) -> Gateway {
     let gateway = Gateway::start(&format!(
         r#"
         [store]
@@ -125,7 +125,7 @@ fn a_key_that_the_user_may_not_access_fails_nobody_else() {
         on_failure = "deny"
         [limits]
         open = {{ key = "global", rate = "1000000/h" }}
-        closed = {{ key = "global", rate = "1000000/h" }}
+        closed = {{ key = "global", rate = "1000000/h", algorithm = "{algorithm}" }}
         [[routes]]
         path = "/open"
         respond = {{ status = 200 }}
@@ -135,16 +135,45 @@ fn a_key_that_the_user_may_not_access_fails_nobody_else() {
         respond = {{ status = 200 }}
         limits = ["closed"]
         "#,
-        redis.port()
+        port
     ));
     wait_until("the store decides", || gateway.get("/open").status == 200);
+    gateway
+}
+
+/// Asks for both paths at once, and checks that each request for /open was admitted and charged once, and none for /closed.
+fn check_that_only_closed_fails(redis: &Redis, gateway: &Gateway, clients: usize) {
     redis.command(&["FLUSHALL"]);
-    let [closed, open] = ["/closed", "/open"].map(|path| Load::start(&gateway, 8, move || path.to_owned()));
-    open.wait_for(2_000);
+    let [closed, open] =
+        ["/closed", "/open"].map(|path| Load::start(gateway, clients, move || path.to_owned()));
+    open.wait_for(1_500);
     let (open, closed) = (open.end(), closed.end());
     assert!(closed.len() > 50 && closed.iter().all(|answer| answer.status == 503), "{}", closed.len());
     assert!(open.iter().all(|answer| answer.status == 200), "{}", gateway.log());
     let left = gateway.get("/open").header("ratelimit").unwrap_or_default().to_owned();
-    assert!(left.contains(&format!("r={};", 1_000_000 - open.len() - 1)), "{left}, {} before", open.len());
+    let expected = 1_000_000 - open.len() - 1;
+    assert!(left.contains(&format!("r={expected};")), "{left}, {} before", open.len());
+}
+
+/// Redis refuses a whole call for one such key. Its operations come in time though Redis is far away.
+#[test]
+fn a_key_that_the_user_may_not_access_fails_nobody_else() {
+    let redis = Redis::start();
+    create_user(&redis, &["resetkeys", "~tollgate:open:*", "~tollgate:overrides"]);
+    let cut = Cut::before(redis.port());
+    let gateway = open_and_closed(cut.port(), "sliding-window");
+    check_that_only_closed_fails(&redis, &gateway, 8);
+    cut.set(Fault::Delay(Duration::from_millis(50)));
+    check_that_only_closed_fails(&redis, &gateway, 60);
     assert!(gateway.log().contains("docs/redisson.md for Redisson's limiters"), "{}", gateway.log());
+}
+
+/// Redis ends a script at such a command, after what came before in the call. So that happens once.
+#[test]
+fn a_command_that_the_user_may_not_run_fails_nobody_else_for_long() {
+    let redis = Redis::start();
+    create_user(&redis, &["-set"]);
+    let gateway = open_and_closed(redis.port(), "fixed-window");
+    assert_eq!(gateway.get("/closed").status, 503);
+    check_that_only_closed_fails(&redis, &gateway, 8);
 }

@@ -8,6 +8,7 @@
 //! Charges of a request that lie on different slots are decided by [`across`].
 
 mod across;
+mod apart;
 mod batcher;
 mod breaker;
 pub(crate) mod call;

@@ -6,8 +6,8 @@
 //!
 //! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
 //! lanes' calls are in flight at once. A server that stands alone has one lane. A call that gets no reply is never sent
-//! again: it may have run. One that is refused for a single key is sent again, each operation by itself. An operation
-//! whose requester has given up before it was sent is dropped.
+//! again: it may have run. One that is refused for a single key is sent again, each limit by itself. An operation whose
+//! requester has given up before it was sent is dropped.
 //!
 //! All of it changes one queue under one lock, so it stands in one file.
 
@@ -37,6 +37,7 @@ use crate::store::script::{Call, ScriptReply};
 
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
+    apart::{is_of_a_command, is_of_a_key},
     breaker::{Silence, Timeouts},
     call::{self, FailedCall},
     connection::{CONNECT_TIMEOUT, Connection, describe},
@@ -51,6 +52,8 @@ use super::{
 const CALL_CHARGES: usize = 256;
 /// The most operations that go in one call.
 const CALL_OPERATIONS: usize = 256;
+/// Calls in flight for operations that go alone. Others need places, too.
+const ALONE_CALLS: usize = CALLS_MOST / 2;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
 /// A server that has become a replica isn't asked for before that whether its name leads elsewhere by now.
@@ -72,6 +75,8 @@ pub(super) struct Lane {
 pub(super) enum SendMode {
     /// Waiting operations go in one call.
     Together,
+    /// Those of one kind go in one call, since the user may lack a right for them ([`Apart`](super::apart::Apart)).
+    OfKind(u64),
     /// Each operation is a call: the slot is moving, and the server may have only some of the buckets; or the user may not
     /// access the key of one of them.
     Alone,
@@ -208,13 +213,6 @@ fn is_of_replica(error: &Error) -> bool {
     error.details().contains("READONLY ")
 }
 
-/// Returns true if the server has refused a whole call because its user may not access one of the keys. Nothing ran.
-fn is_of_a_key(error: &StoreError) -> bool {
-    let StoreError::Answer(error) = error else { return false };
-    let text = error.details();
-    text.starts_with("NOPERM") && text.contains("key") && !text.contains("script")
-}
-
 impl Batcher {
     pub(super) fn start(shared: Arc<SharedNode>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&shared.config(), Arc::downgrade(&shared)));
@@ -322,6 +320,7 @@ impl Batcher {
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
+        let lane = self.lane_of(lane, &operation);
         let number = self.enqueue(lane, operation, Some(answer)).map_err(|_| StoreError::Overloaded)?;
         let mut awaited = AwaitedReply { batcher: self, deadlines, lane, receiver };
         Ok(async move {
@@ -390,7 +389,7 @@ impl Batcher {
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
         if self.shared.breaker.is_open() {
             self.note_undone(operation);
-        } else if let Err(operation) = self.enqueue(lane, operation, None) {
+        } else if let Err(operation) = self.enqueue(self.lane_of(lane, &operation), operation, None) {
             self.note_undone(*operation);
         }
     }
@@ -400,6 +399,14 @@ impl Batcher {
     pub(super) fn note_undone(self: &Arc<Self>, operation: Operation) {
         if let Operation::On { bucket, quota, act: Act::Release(id) } = operation {
             self.releases.add([Lease { bucket, quota, id }], self);
+        }
+    }
+
+    /// Returns the lane for an operation that would go in this one: another one if its kind is apart.
+    fn lane_of(&self, lane: Lane, operation: &Operation) -> Lane {
+        match (lane.mode, self.shared.apart.kind_of(operation)) {
+            (SendMode::Together, Some(kind)) => Lane { mode: SendMode::OfKind(kind), ..lane },
+            _ => lane,
         }
     }
 
@@ -424,7 +431,11 @@ impl Batcher {
         let charges = if is_equal { 0 } else { operation.size() };
         list.charges += charges;
         list.waiting.push_back(Waiting { operation, charges, answer });
-        if list.calls == 0 || (list.calls == 1 && list.fills_call()) {
+        let has_room = match lane.mode {
+            SendMode::Alone => list.calls < ALONE_CALLS,
+            _ => list.calls == 1 && list.fills_call(),
+        };
+        if list.calls == 0 || has_room {
             list.calls += 1;
             list.is_called = true;
             if lane == LANE && list.calls == 1 {
@@ -464,6 +475,9 @@ impl Batcher {
                 self.note_trouble(error);
             }
             self.shared.note(&self, &answer, sent);
+            if answer.as_ref().is_err_and(|error| is_of_a_key(error) || is_of_a_command(error)) {
+                self.shared.apart.add(batch.iter().map(|waiting| &waiting.operation));
+            }
             match answer {
                 Err(error) if batch.len() > 1 && is_of_a_key(&error) => self.separate(lane, batch),
                 answer => self.distribute(lane, batch, &call, answer),
@@ -512,10 +526,13 @@ impl Batcher {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
-        let most = if turn.lane.mode == SendMode::Together { CALL_OPERATIONS } else { 1 };
+        let most = match turn.lane.mode {
+            SendMode::Together | SendMode::OfKind(_) => CALL_OPERATIONS,
+            SendMode::Alone | SendMode::Asking => 1,
+        };
         let (mut batch, mut call) = (Vec::new(), Call::default());
         while batch.len() < most && call.size() < CALL_CHARGES {
-            if list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
+            if most > 1 && list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
                 break;
             }
             let Some(next) = list.waiting.pop_front() else { break };
@@ -541,12 +558,14 @@ impl Batcher {
         Some((batch, call))
     }
 
-    /// Has operations of a call that was refused done again, each by itself.
+    /// Has operations of a call that was refused done again: those of each kind together, or each by itself where they
+    /// were of one kind.
     fn separate(self: &Arc<Self>, lane: Lane, batch: Vec<Waiting>) {
         let alone = Lane { mode: SendMode::Alone, ..lane };
         for Waiting { operation, answer, .. } in batch {
+            let next = Some(self.lane_of(lane, &operation)).filter(|next| *next != lane).unwrap_or(alone);
             // If too many wait, the requester finds that its answer was dropped.
-            if let Err(operation) = self.enqueue(alone, operation, answer) {
+            if let Err(operation) = self.enqueue(next, operation, answer) {
                 self.note_undone(*operation);
             }
         }

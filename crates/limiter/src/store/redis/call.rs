@@ -83,7 +83,7 @@ async fn send(
 ) -> Result<Answered, Error> {
     let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
     let answer = match mode {
-        SendMode::Together | SendMode::Alone => match &connection.replicas {
+        SendMode::Together | SendMode::OfKind(_) | SendMode::Alone => match &connection.replicas {
             None => connection.send(command, arguments, wait).await,
             Some(replicas) => return Box::pin(replicas.send(connection, command, arguments, wait)).await,
         },

@@ -26,6 +26,7 @@ use crate::{metrics::Histogram, store::script::Call};
 use self::probe::{Probing, probe};
 use super::{
     Operation, Reply, StoreError,
+    apart::Apart,
     batcher::{Batcher, Lane, SendMode},
     breaker::Breaker,
     call,
@@ -59,6 +60,7 @@ pub(super) struct SharedNode {
     /// The round trip of all nodes of the store.
     pub(super) round_trip: Arc<RoundTrip>,
     pub(super) late: Late,
+    pub(super) apart: Apart,
     /// It has answered once.
     is_met: AtomicBool,
     /// The durations of calls, and the charges in each.
@@ -84,7 +86,7 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, is_met, batchers, replicas) = Default::default();
+        let (breaker, late, apart, is_met, batchers, replicas) = Default::default();
         let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let shared = SharedNode {
@@ -96,6 +98,7 @@ impl Node {
             trouble,
             round_trip,
             late,
+            apart,
             is_met,
             calls,
             charges,
@@ -193,7 +196,9 @@ impl Node {
         let sent = Instant::now();
         let answer = match mode {
             SendMode::Asking => connection.send_asking(command, arguments, wait).await,
-            SendMode::Together | SendMode::Alone => connection.send(command, arguments, wait).await,
+            SendMode::Together | SendMode::OfKind(_) | SendMode::Alone => {
+                connection.send(command, arguments, wait).await
+            }
         };
         let answer = answer.map_err(failure);
         shared.note(&batcher, &answer, sent);
