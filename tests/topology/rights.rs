@@ -120,7 +120,7 @@ fn open_and_closed(port: u16, algorithm: &str) -> Gateway {
     let gateway = Gateway::start(&format!(
         r#"
         [store]
-        url = "redis://gateway:hunter2@127.0.0.1:{}"
+        url = "redis://gateway:hunter2@127.0.0.1:{port}"
         timeout = "1s"
         on_failure = "deny"
         [limits]
@@ -134,8 +134,7 @@ fn open_and_closed(port: u16, algorithm: &str) -> Gateway {
         path = "/closed"
         respond = {{ status = 200 }}
         limits = ["closed"]
-        "#,
-        port
+        "#
     ));
     wait_until("the store decides", || gateway.get("/open").status == 200);
     gateway

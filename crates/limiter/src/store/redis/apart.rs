@@ -69,7 +69,8 @@ fn kind(operation: &Operation) -> u64 {
         match quota.algorithm {
             Algorithm::Redisson(_) => quota.hash(&mut hasher),
             algorithm => {
-                (discriminant(&algorithm), bucket.split(|byte| *byte == b'{').next()).hash(&mut hasher)
+                discriminant(&algorithm).hash(&mut hasher);
+                bucket.split(|byte| *byte == b'{').next().hash(&mut hasher);
             }
         }
     }
