@@ -1,12 +1,12 @@
-//! Limits that have calls of their own, because the server's user lacks a right that some of them need.
+//! Kinds of operations that share no call, because the server's user lacks a right that some of them need.
 //!
-//! Redis refuses a whole call for a key that the user may not access, and ends a script at a command that he may not run. It doesn't
-//! say for which operation. So all limits of such a call are apart for a while: from then on only those fail that need the right.
+//! Redis refuses a whole call for a key that the user may not access, and ends a script at a command that the user may not run. It doesn't
+//! say for which operation. So all kinds in such a call are apart for a while: from then on only those fail that need the right. Operations on
+//! the same limits are of one kind.
 
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
-    mem::discriminant,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -18,30 +18,29 @@ use crate::Algorithm;
 
 use super::{Operation, StoreError};
 
-/// The time for which limits are apart after a call of theirs lacked a right.
+/// The time for which kinds are apart after a call of theirs lacked a right.
 const APART: Duration = Duration::from_secs(60);
-/// The most kinds of operations that are apart.
+/// The most kinds that are apart.
 const KINDS_MOST: usize = 1_024;
 
-/// The kinds of operations that are apart, with the end of that time.
+/// The kinds that are apart, with the end of that time.
 #[derive(Default)]
 pub(super) struct Apart {
     kinds: Mutex<BTreeMap<u64, Instant>>,
-    /// There may be some.
+    /// False if no kind is apart.
     is_used: AtomicBool,
 }
 
 impl Apart {
-    /// Sets operations of these kinds apart from now on.
+    /// Sets the kinds of these operations apart from now on. Too many are forgotten for them.
     pub(super) fn add<'a>(&self, operations: impl Iterator<Item = &'a Operation>) {
         let now = Instant::now();
         let mut kinds = self.kinds.lock();
         kinds.retain(|_, until| *until > now);
-        for kind in operations.map(kind) {
-            if kinds.len() < KINDS_MOST || kinds.contains_key(&kind) {
-                kinds.insert(kind, now + APART);
-            }
+        if kinds.len() >= KINDS_MOST {
+            kinds.clear();
         }
+        kinds.extend(operations.map(|operation| (kind(operation), now + APART)));
         self.is_used.store(true, Relaxed);
     }
 
@@ -55,23 +54,20 @@ impl Apart {
         if kinds.get(&kind).is_some_and(|until| *until > now) {
             return Some(kind);
         }
-        kinds.remove(&kind);
+        kinds.retain(|_, until| *until > now);
         self.is_used.store(!kinds.is_empty(), Relaxed);
         None
     }
 }
 
-/// Returns a number that operations of the same limits have in common, and hardly any others. A bucket shared with Redisson has a name in which
-/// the limit's can't be found, so such limits are told apart by their rates.
+/// Returns a number that operations on the same limits have in common, and hardly any others. The limit is what a bucket's name has before the
+/// key. One shared with Redisson has a free name, so such limits are told apart by their rates.
 fn kind(operation: &Operation) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (bucket, quota) in operation.buckets() {
         match quota.algorithm {
             Algorithm::Redisson(_) => quota.hash(&mut hasher),
-            algorithm => {
-                discriminant(&algorithm).hash(&mut hasher);
-                bucket.split(|byte| *byte == b'{').next().hash(&mut hasher);
-            }
+            _ => bucket.split(|byte| *byte == b'{').next().hash(&mut hasher),
         }
     }
     hasher.finish()
@@ -80,8 +76,8 @@ fn kind(operation: &Operation) -> u64 {
 /// Returns true if the server has refused a whole call because its user may not access one of the keys. Nothing ran.
 pub(super) fn is_of_a_key(error: &StoreError) -> bool {
     let StoreError::Answer(error) = error else { return false };
-    let text = error.details();
-    text.starts_with("NOPERM") && text.contains("key") && !text.contains("script")
+    // A user who may not run EVALSHA is told so in other words, as is a script.
+    error.details().starts_with("NOPERM") && error.details().contains("to access")
 }
 
 /// Returns true if the server has ended a call at a command that its user may not run. What it wrote before remains.

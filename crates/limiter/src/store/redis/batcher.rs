@@ -5,9 +5,9 @@
 //! in order.
 //!
 //! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
-//! lanes' calls are in flight at once. A server that stands alone has one lane. A call that gets no reply is never sent
-//! again: it may have run. One that is refused for a single key is sent again, each limit by itself. An operation whose
-//! requester has given up before it was sent is dropped.
+//! lanes' calls are in flight at once. A server that stands alone has one lane, mostly. A call that gets no reply is never
+//! sent again: it may have run. One that is refused for a single key is sent again, each [kind](super::apart) of operation by
+//! itself. An operation whose requester has given up before it was sent is dropped.
 //!
 //! All of it changes one queue under one lock, so it stands in one file.
 
@@ -52,7 +52,7 @@ use super::{
 const CALL_CHARGES: usize = 256;
 /// The most operations that go in one call.
 const CALL_OPERATIONS: usize = 256;
-/// Calls in flight for operations that go alone. Others need places, too.
+/// The most calls in flight in a lane of operations that go alone. Other lanes need places, too.
 const ALONE_CALLS: usize = CALLS_MOST / 2;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
@@ -68,6 +68,13 @@ const LANES_KEPT: usize = 64;
 pub(super) struct Lane {
     pub(super) slot: u16,
     pub(super) mode: SendMode,
+}
+
+impl Lane {
+    /// Returns the most calls that may be in flight.
+    fn calls_most(self) -> usize {
+        if self.mode == SendMode::Alone { ALONE_CALLS } else { CALLS_MOST }
+    }
 }
 
 /// The way in which operations on a slot are sent.
@@ -199,7 +206,7 @@ impl Drop for SendTurn<'_> {
     }
 }
 
-/// Makes the calls of the only lane: a task for each would be 8 KB to write.
+/// Makes the calls of the usual lane of a server that stands alone: a task for each would be 8 KB to write.
 async fn make_calls(batcher: Weak<Batcher>, wake: Arc<Notify>) {
     loop {
         wake.notified().await;
@@ -366,7 +373,7 @@ impl Batcher {
         }
         if !list.is_called {
             list.is_called = true;
-            if list.calls < CALLS_MOST {
+            if list.calls < lane.calls_most() {
                 list.calls += 1;
                 self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
             }
@@ -404,9 +411,12 @@ impl Batcher {
 
     /// Returns the lane for an operation that would go in this one: another one if its kind is apart.
     fn lane_of(&self, lane: Lane, operation: &Operation) -> Lane {
-        match (lane.mode, self.shared.apart.kind_of(operation)) {
-            (SendMode::Together, Some(kind)) => Lane { mode: SendMode::OfKind(kind), ..lane },
-            _ => lane,
+        if lane.mode != SendMode::Together {
+            return lane;
+        }
+        match self.shared.apart.kind_of(operation) {
+            Some(kind) => Lane { mode: SendMode::OfKind(kind), ..lane },
+            None => lane,
         }
     }
 
@@ -432,7 +442,7 @@ impl Batcher {
         list.charges += charges;
         list.waiting.push_back(Waiting { operation, charges, answer });
         let has_room = match lane.mode {
-            SendMode::Alone => list.calls < ALONE_CALLS,
+            SendMode::Alone => list.calls < lane.calls_most(),
             _ => list.calls == 1 && list.fills_call(),
         };
         if list.calls == 0 || has_room {
@@ -558,8 +568,8 @@ impl Batcher {
         Some((batch, call))
     }
 
-    /// Has operations of a call that was refused done again: those of each kind together, or each by itself where they
-    /// were of one kind.
+    /// Has operations of a call that was refused done again: those of each kind together, or each by itself if that was so
+    /// already.
     fn separate(self: &Arc<Self>, lane: Lane, batch: Vec<Waiting>) {
         let alone = Lane { mode: SendMode::Alone, ..lane };
         for Waiting { operation, answer, .. } in batch {
