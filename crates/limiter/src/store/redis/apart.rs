@@ -1,12 +1,13 @@
-//! Kinds of operations that share no call, because the server's user lacks a right that some of them need.
+//! Kinds of operations that share no call with others, because the server's user lacks a right that they need.
 //!
 //! Redis refuses a whole call for a key that the user may not access, and ends a script at a command that the user may not run. It doesn't
-//! say for which operation. So all kinds in such a call are apart for a while: from then on only those fail that need the right. Operations on
-//! the same limits are of one kind.
+//! say for which operation. Which limits need the key shows when the parts of the call are sent again. A script that ended may have written,
+//! so it isn't sent again; but all limits of an algorithm need the same commands.
 
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
+    mem::discriminant,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -32,43 +33,48 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Sets the kinds of these operations apart from now on. Too many are forgotten for them.
-    pub(super) fn add<'a>(&self, operations: impl Iterator<Item = &'a Operation>) {
-        let now = Instant::now();
+    /// Sets these kinds apart from now on. If there are too many, all others are no longer apart.
+    pub(super) fn add(&self, more: impl Iterator<Item = u64>) {
         let mut kinds = self.kinds.lock();
-        kinds.retain(|_, until| *until > now);
         if kinds.len() >= KINDS_MOST {
             kinds.clear();
         }
-        kinds.extend(operations.map(|operation| (kind(operation), now + APART)));
+        let until = Instant::now() + APART;
+        kinds.extend(more.map(|kind| (kind, until)));
         self.is_used.store(true, Relaxed);
     }
 
-    /// Returns the kind of an operation if that is apart now.
+    /// Returns the kind by which an operation is apart now, if it is.
     pub(super) fn kind_of(&self, operation: &Operation) -> Option<u64> {
         if !self.is_used.load(Relaxed) {
             return None;
         }
-        let (now, kind) = (Instant::now(), kind(operation));
+        let now = Instant::now();
         let mut kinds = self.kinds.lock();
-        if kinds.get(&kind).is_some_and(|until| *until > now) {
-            return Some(kind);
-        }
         kinds.retain(|_, until| *until > now);
         self.is_used.store(!kinds.is_empty(), Relaxed);
-        None
+        [by_limits(operation), by_algorithms(operation)].into_iter().find(|kind| kinds.contains_key(kind))
     }
 }
 
-/// Returns a number that operations on the same limits have in common, and hardly any others. The limit is what a bucket's name has before the
-/// key. One shared with Redisson has a free name, so such limits are told apart by their rates.
-fn kind(operation: &Operation) -> u64 {
+/// Returns the kind of all operations on the same limits. A limit is what a bucket's name has before the key. A bucket shared with Redisson has
+/// a free name, so such limits are told apart by their rates.
+pub(super) fn by_limits(operation: &Operation) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (bucket, quota) in operation.buckets() {
         match quota.algorithm {
             Algorithm::Redisson(_) => quota.hash(&mut hasher),
             _ => bucket.split(|byte| *byte == b'{').next().hash(&mut hasher),
         }
+    }
+    hasher.finish()
+}
+
+/// Returns the kind of all operations with the same algorithms.
+pub(super) fn by_algorithms(operation: &Operation) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (_, quota) in operation.buckets() {
+        discriminant(&quota.algorithm).hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -6,13 +6,14 @@
 //!
 //! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
 //! lanes' calls are in flight at once. A server that stands alone has one lane, mostly. A call that gets no reply is never
-//! sent again: it may have run. One that is refused for a single key is sent again, each [kind](super::apart) of operation by
-//! itself. An operation whose requester has given up before it was sent is dropped.
+//! sent again: it may have run. One that is refused for a single key is sent again in parts ([`apart`](super::apart)). An
+//! operation whose requester has given up before it was sent is dropped.
 //!
 //! All of it changes one queue under one lock, so it stands in one file.
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    pin::Pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -37,7 +38,7 @@ use crate::store::script::{Call, ScriptReply};
 
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
-    apart::{is_of_a_command, is_of_a_key},
+    apart::{by_algorithms, by_limits, is_of_a_command, is_of_a_key},
     breaker::{Silence, Timeouts},
     call::{self, FailedCall},
     connection::{CONNECT_TIMEOUT, Connection, describe},
@@ -52,8 +53,8 @@ use super::{
 const CALL_CHARGES: usize = 256;
 /// The most operations that go in one call.
 const CALL_OPERATIONS: usize = 256;
-/// The most calls in flight in a lane of operations that go alone. Other lanes need places, too.
-const ALONE_CALLS: usize = CALLS_MOST / 2;
+/// The parts in which a refused call is sent again, and the most parts in flight, since other calls need places, too.
+const PARTS: usize = CALLS_MOST / 2;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
 /// A server that has become a replica isn't asked for before that whether its name leads elsewhere by now.
@@ -70,22 +71,14 @@ pub(super) struct Lane {
     pub(super) mode: SendMode,
 }
 
-impl Lane {
-    /// Returns the most calls that may be in flight.
-    fn calls_most(self) -> usize {
-        if self.mode == SendMode::Alone { ALONE_CALLS } else { CALLS_MOST }
-    }
-}
-
 /// The way in which operations on a slot are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SendMode {
     /// Waiting operations go in one call.
     Together,
-    /// Those of one kind go in one call, since the user may lack a right for them ([`Apart`](super::apart::Apart)).
+    /// Those of one kind go in one call, since the user lacks a right for some of them ([`Apart`](super::apart::Apart)).
     OfKind(u64),
-    /// Each operation is a call: the slot is moving, and the server may have only some of the buckets; or the user may not
-    /// access the key of one of them.
+    /// Each operation is a call: the slot is moving, and the server may have only some of the buckets.
     Alone,
     /// Each by itself, to the server that the slot is moving to, which demands an announcement.
     Asking,
@@ -101,6 +94,8 @@ pub(super) struct Batcher {
     pub(super) silence: Silence,
     queue: Mutex<Queue>,
     calls: Semaphore,
+    /// Each is one of the `calls`, too.
+    parts: Semaphore,
     pub(super) releases: Releases,
     /// It has looked for the primary lately.
     looks: AtomicBool,
@@ -223,7 +218,8 @@ fn is_of_replica(error: &Error) -> bool {
 impl Batcher {
     pub(super) fn start(shared: Arc<SharedNode>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&shared.config(), Arc::downgrade(&shared)));
-        let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
+        let runtime = Handle::current();
+        let [calls, parts] = [CALLS_MOST, PARTS].map(Semaphore::new);
         let (timeouts, silence, queue, releases, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
         let kept = deadlines.clone();
@@ -238,6 +234,7 @@ impl Batcher {
                 silence,
                 queue,
                 calls,
+                parts,
                 releases,
                 looks,
                 begun,
@@ -257,7 +254,9 @@ impl Batcher {
     /// Returns true if no operation waits and no call is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let queue = self.queue.lock();
-        queue.waiting == 0 && queue.lanes.values().all(|list| list.calls == 0) && self.releases.are_done()
+        let makes_calls =
+            queue.lanes.values().any(|list| list.calls > 0) || self.parts.available_permits() < PARTS;
+        queue.waiting == 0 && !makes_calls && self.releases.are_done()
     }
 
     pub(super) fn connection(&self) -> Arc<Connection> {
@@ -373,7 +372,7 @@ impl Batcher {
         }
         if !list.is_called {
             list.is_called = true;
-            if list.calls < lane.calls_most() {
+            if list.calls < CALLS_MOST {
                 list.calls += 1;
                 self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
             }
@@ -441,11 +440,7 @@ impl Batcher {
         let charges = if is_equal { 0 } else { operation.size() };
         list.charges += charges;
         list.waiting.push_back(Waiting { operation, charges, answer });
-        let has_room = match lane.mode {
-            SendMode::Alone => list.calls < lane.calls_most(),
-            _ => list.calls == 1 && list.fills_call(),
-        };
-        if list.calls == 0 || has_room {
+        if list.calls == 0 || (list.calls == 1 && list.fills_call()) {
             list.calls += 1;
             list.is_called = true;
             if lane == LANE && list.calls == 1 {
@@ -473,24 +468,31 @@ impl Batcher {
             let sent = Instant::now();
             let Some((batch, call)) = self.next_batch(&mut turn, sent) else { return };
             gathers = batch.len() > 1;
-            let answer = call::run(&self.connection(), &call, lane.mode, sent, self.shared.timeout).await;
-            let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
-            let took = sent.elapsed();
-            self.shared.calls.observe_time(took);
-            if answer.is_ok() {
-                self.shared.round_trip.observe(took);
-            }
-            self.shared.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
-            if let Err(error) = &answer {
-                self.note_trouble(error);
-            }
-            self.shared.note(&self, &answer, sent);
-            if answer.as_ref().is_err_and(|error| is_of_a_key(error) || is_of_a_command(error)) {
-                self.shared.apart.add(batch.iter().map(|waiting| &waiting.operation));
-            }
-            match answer {
-                Err(error) if batch.len() > 1 && is_of_a_key(&error) => self.separate(lane, batch),
-                answer => self.distribute(lane, batch, &call, answer),
+            self.make_call(lane, batch, call, sent).await;
+        }
+    }
+
+    /// Makes a call, and gives the answers to its operations.
+    async fn make_call(self: &Arc<Self>, lane: Lane, batch: Vec<Waiting>, call: Call, sent: Instant) {
+        let answer = call::run(&self.connection(), &call, lane.mode, sent, self.shared.timeout).await;
+        let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
+        let took = sent.elapsed();
+        self.shared.calls.observe_time(took);
+        if answer.is_ok() {
+            self.shared.round_trip.observe(took);
+        }
+        self.shared.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
+        if let Err(error) = &answer {
+            self.note_trouble(error);
+        }
+        self.shared.note(self, &answer, sent);
+        match answer {
+            Err(error) if is_of_a_key(&error) => self.separate(lane, batch, &call, error),
+            answer => {
+                if answer.as_ref().is_err_and(is_of_a_command) {
+                    self.shared.apart.add(batch.iter().map(|waiting| by_algorithms(&waiting.operation)));
+                }
+                self.distribute(lane, batch, &call, answer);
             }
         }
     }
@@ -542,7 +544,7 @@ impl Batcher {
         };
         let (mut batch, mut call) = (Vec::new(), Call::default());
         while batch.len() < most && call.size() < CALL_CHARGES {
-            if most > 1 && list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
+            if list.calls > 1 && batch.is_empty() && !list.is_called && !list.fills_call() {
                 break;
             }
             let Some(next) = list.waiting.pop_front() else { break };
@@ -568,17 +570,41 @@ impl Batcher {
         Some((batch, call))
     }
 
-    /// Has operations of a call that was refused done again: those of each kind together, or each by itself if that was so
-    /// already.
-    fn separate(self: &Arc<Self>, lane: Lane, batch: Vec<Waiting>) {
-        let alone = Lane { mode: SendMode::Alone, ..lane };
-        for Waiting { operation, answer, .. } in batch {
-            let next = Some(self.lane_of(lane, &operation)).filter(|next| *next != lane).unwrap_or(alone);
-            // If too many wait, the requester finds that its answer was dropped.
-            if let Err(operation) = self.enqueue(next, operation, answer) {
-                self.note_undone(*operation);
-            }
+    /// Has operations of a call that was refused for a key done again in parts, until those are left that need it. Their limits
+    /// are apart from then on.
+    fn separate(self: &Arc<Self>, lane: Lane, mut batch: Vec<Waiting>, call: &Call, error: StoreError) {
+        let limits = |waiting: &Waiting| by_limits(&waiting.operation);
+        batch.sort_by_cached_key(limits);
+        let [first, ..] = &batch[..] else { return };
+        if batch.last().map(limits) == Some(limits(first)) {
+            self.shared.apart.add([limits(first)].into_iter());
         }
+        if batch.iter().all(|other| other.operation == first.operation) {
+            return self.distribute(lane, batch, call, Err(error));
+        }
+        let size = batch.len().div_ceil(PARTS);
+        while !batch.is_empty() {
+            let part = batch.split_off(batch.len().saturating_sub(size));
+            self.runtime.spawn(self.clone().call_part(lane, part));
+        }
+    }
+
+    /// Makes a call of operations, without those whose callers have given up.
+    fn call_part(
+        self: Arc<Self>,
+        lane: Lane,
+        mut part: Vec<Waiting>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let _permits = (self.parts.acquire().await, self.calls.acquire().await);
+            part.retain(|waiting| !waiting.is_abandoned());
+            if part.is_empty() {
+                return;
+            }
+            let mut call = Call::default();
+            part.iter().for_each(|waiting| call.push(&waiting.operation));
+            self.make_call(lane, part, call, Instant::now()).await;
+        })
     }
 
     fn distribute(
