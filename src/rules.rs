@@ -190,7 +190,7 @@ impl Rule {
     }
 
     /// Returns the asks of a request that the limit counts. Otherwise notes why it doesn't.
-    fn ask(&self, terms: Terms, log: &mut Log) -> Result<Asks, Refusal> {
+    pub(crate) fn ask(&self, terms: Terms, log: &mut Log) -> Result<Asks, Refusal> {
         let (effect, refusal) = match terms {
             Terms::Counts(asks) => return Ok(asks),
             Terms::Exempts { .. } => (Effect::Exempt, None),

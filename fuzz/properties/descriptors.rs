@@ -56,7 +56,7 @@ fn plan(request: &RateLimitRequest) {
     }
     let plans = request.descriptors.iter().map(|descriptor| {
         assert!(descriptor.limit.and_then(stated_rate).is_none_or(|rate| rate.window_us >= 1_000_000));
-        PLANNER.plan(&request.domain, &view(request, descriptor))
+        PLANNER.of_domain(&request.domain).plan(&view(request, descriptor))
     });
     let mut plans: Vec<_> = plans.collect();
     drop_replaced(&mut plans);

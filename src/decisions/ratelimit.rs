@@ -82,19 +82,19 @@ async fn decide(
     let too_late = || Status::new(Code::DeadlineExceeded, "the caller waits too short a time for a decision");
     let deadline = timeout.map(|timeout| exchange.deadline(timeout).ok_or_else(too_late)).transpose()?;
     let gateway = exchange.gateway().clone();
-    let planner = &gateway.planner.descriptors;
+    let planner = gateway.planner.descriptors.of_domain(&request.domain);
     let plan = |descriptor: &Descriptor| match descriptor.is_negative_hits {
         // A refund, which no limit must charge.
         true => DescriptorPlan::default(),
         false => {
-            let plan = planner.plan(&request.domain, &view(request, descriptor));
+            let plan = planner.plan(&view(request, descriptor));
             looks::warn(&request.domain, descriptor, &plan);
             plan
         }
     };
     let mut plans: Vec<_> = request.descriptors.iter().map(plan).collect();
     let refunds = request.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits);
-    let refunds = refunds.map(|descriptor| planner.plan(&request.domain, &view(request, descriptor)));
+    let refunds = refunds.map(|descriptor| planner.plan(&view(request, descriptor)));
     exchange.give_back(refunds.collect(), deadline).await;
     drop_replaced(&mut plans);
     let verdicts: Vec<_> = plans.iter().map(|plan| plan.verdict.clone()).collect();

@@ -78,7 +78,7 @@ impl DescriptorExplanation {
 fn explain(gateway: &Gateway, question: &DescriptorQuestion) -> (DescriptorExplanation, Vec<Asks>) {
     let entries = question.entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes()));
     let descriptor = Descriptor::new(entries, 1, None);
-    let plan = gateway.planner.descriptors.plan(question.domain.as_bytes(), &descriptor);
+    let plan = gateway.planner.descriptors.of_domain(question.domain.as_bytes()).plan(&descriptor);
     let limits = plan.rules.into_iter().map(|(rule, terms): (_, Terms)| DescribedLimit::new(&rule, terms));
     let (limits, asks) = limits.unzip();
     let entries = question.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();

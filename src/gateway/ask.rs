@@ -27,8 +27,8 @@ impl CallDecision {
     /// refused the call.
     pub(crate) fn standings(&self, descriptor: usize) -> impl Iterator<Item = &Standing> {
         let standings = self.all_standings();
-        let asks = &self.asks[self.of.get(descriptor).cloned().unwrap_or_default()];
-        asks.iter().filter_map(|ask| rules::standing_of(ask, &self.asks, standings))
+        let places = self.of.get(descriptor).cloned().unwrap_or_default();
+        places.filter_map(|place| rules::standing_of(place, &self.asks, standings))
     }
 
     /// Returns where the limits stand that were asked.
@@ -64,17 +64,19 @@ impl Exchange {
         let mut uncountable = None;
         for (place, plan) in plans.into_iter().enumerate() {
             let start = asks.len();
-            let (own, terms): (Vec<_>, Vec<Terms>) = plan.rules.into_iter().unzip();
-            match rules::asks(&own, terms, &mut facts.decided) {
-                Ok(asked) => asks.extend(asked),
-                Err(refusal) => {
-                    uncountable.get_or_insert((place, refusal));
+            for (rule, terms) in plan.rules {
+                match rule.ask(terms, &mut facts.decided) {
+                    Ok(asked) => asked.into_iter().for_each(|ask| asks.push(ask.number(asks.len() as u16))),
+                    Err(refusal) => {
+                        asks.truncate(start);
+                        uncountable.get_or_insert((place, refusal));
+                        break;
+                    }
                 }
+                rules.push(rule);
             }
             of.push(start..asks.len());
-            rules.extend(own);
         }
-        let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.number(place)).collect();
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
         if let Some((place, refusal)) = uncountable {
             rules::record_reports(limiter, &rules, &asks, deadline).await;

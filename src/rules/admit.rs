@@ -83,20 +83,28 @@ pub(crate) async fn admit_descriptors(
     taken
 }
 
-/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing, if they have the same rate.
-/// `None` if nothing is known, since the limit wasn't asked for it.
-pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
-    let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
-    let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
-    let has_same_rate = |other: &&Ask| is_same(other) && other.rate_of_file() == ask.rate_of_file();
-    // An override replaces all rates, so that other ones have become the same.
-    let overridden = |other: &Ask| {
-        own(other)
-            .filter(|Standing { quota, .. }| *quota != Quota::new(quota.algorithm, other.rate_of_file()))
+/// Returns where the limit of the ask at this place stands. Asks of the same limit for the same key share a standing, if they have the same
+/// rate. `None` if nothing is known, since the limit wasn't asked for it.
+pub(crate) fn standing_of<'s>(place: usize, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
+    let ask = &asks[place];
+    // Mostly, each ask has a standing, in the same order.
+    let own = |(place, ask): (usize, &Ask)| {
+        let is_own = |standing: &&Standing| standing.is_of(ask);
+        standings.get(place).filter(is_own).or_else(|| standings.iter().find(is_own))
     };
-    own(ask)
-        .or_else(|| asks.iter().filter(has_same_rate).find_map(own))
-        .or_else(|| asks.iter().filter(is_same).find_map(overridden))
+    let is_same =
+        |(_, other): &(usize, &Ask)| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
+    let has_same_rate =
+        |other: &(usize, &Ask)| is_same(other) && other.1.rate_of_file() == ask.rate_of_file();
+    // An override replaces all rates, so that other ones have become the same.
+    let overridden = |other: (usize, &Ask)| {
+        own(other)
+            .filter(|Standing { quota, .. }| *quota != Quota::new(quota.algorithm, other.1.rate_of_file()))
+    };
+    let all = || asks.iter().enumerate();
+    own((place, ask))
+        .or_else(|| all().filter(has_same_rate).find_map(own))
+        .or_else(|| all().filter(is_same).find_map(overridden))
 }
 
 /// Notes where the limits of a request stand that arrived then. Enough refusals ban its key, if there is a limiter to do that.
@@ -114,7 +122,10 @@ fn note(
             continue;
         };
         let (effect, origin) = (standing.effect(admitted), standing.origin);
-        let ask = asks.iter().find(|ask| standing.is_of(ask));
+        let is_asked = |ask: &&Ask| standing.is_of(ask);
+        // The asks of descriptors are numbered in order.
+        let numbered = asks.get(usize::from(standing.number)).filter(is_asked);
+        let ask = numbered.or_else(|| asks.iter().find(is_asked));
         let key = ask.map(Ask::key);
         rule.note(effect, origin, key, arrival);
         if let (Some(limiter), Some(ask)) = (banning, ask) {

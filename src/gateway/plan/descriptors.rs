@@ -81,9 +81,25 @@ impl DescriptorPlanner {
         Self { entries, domains: domains.collect(), stated: STATED.map(|name| rules.get(name).cloned()) }
     }
 
+    /// Returns the rules for the descriptors of a domain.
+    pub(crate) fn of_domain<'p>(&'p self, domain: &'p [u8]) -> DomainPlanner<'p> {
+        let entries = self.entries.get(domain).map_or(&[][..], Vec::as_slice);
+        DomainPlanner { domain, entries, level: self.domains.get(domain), stated: &self.stated }
+    }
+}
+
+/// The rules for the descriptors of a domain.
+pub(crate) struct DomainPlanner<'p> {
+    domain: &'p [u8],
+    entries: &'p [DescribedRules],
+    level: Option<&'p EntryLevel>,
+    stated: &'p [Option<Arc<Rule>>; 2],
+}
+
+impl DomainPlanner<'_> {
     /// Returns the plan of a descriptor. It has no rules if nothing matches and the descriptor states no rate.
-    pub(crate) fn plan(&self, domain: &[u8], descriptor: &Descriptor<'_>) -> DescriptorPlan {
-        let mut entries = self.entries.get(domain).into_iter().flatten();
+    pub(crate) fn plan(&self, descriptor: &Descriptor<'_>) -> DescriptorPlan {
+        let mut entries = self.entries.iter();
         let matched = entries.find_map(|(entry, rules)| Some((entry, rules, matching(entry, descriptor)?)));
         if let Some((entry, rules, places)) = matched {
             let value = |part: &KeyPart| Some(descriptor.entries[places[entry.entry_of(part)?]].1);
@@ -91,14 +107,14 @@ impl DescriptorPlanner {
             let rules = rules.iter().map(|rule| (rule.clone(), terms(rule))).collect();
             return DescriptorPlan { rules, verdict: None };
         }
-        if let Some(plan) = self.domains.get(domain).and_then(|level| level.plan(descriptor)) {
+        if let Some(plan) = self.level.and_then(|level| level.plan(descriptor)) {
             return plan;
         }
         let Some(rate) = descriptor.rate else { return DescriptorPlan::default() };
         let Some(rule) = &self.stated[place_of_stated(rate)] else {
             return DescriptorPlan::default();
         };
-        let whole = whole(domain, descriptor);
+        let whole = whole(self.domain, descriptor);
         let terms = rule.terms_of_descriptor(|_| Some(&whole), descriptor.hits, Some(rate));
         DescriptorPlan { rules: SmallVec::from_iter([(rule.clone(), terms)]), verdict: None }
     }
