@@ -185,3 +185,47 @@ fn a_command_that_the_user_may_not_run_fails_nobody_else_for_long() {
     assert_eq!(gateway.get("/closed").status, 503);
     check_that_only_closed_fails(&redis, &cut, &gateway, Fault::Delay(Duration::from_millis(50)), OPEN);
 }
+
+/// The permits that a call granted before it ended are given back: nobody uses them.
+#[test]
+fn a_command_that_the_user_may_not_run_leaves_no_permit_taken() {
+    let redis = Redis::start();
+    create_user(&redis, &["-set"]);
+    let cut = Cut::before(redis.port());
+    let gateway = Gateway::start(&format!(
+        r#"
+        [server]
+        workers = 1
+        [store]
+        url = "redis://gateway:hunter2@127.0.0.1:{}"
+        timeout = "2s"
+        on_failure = "deny"
+        [[routes]]
+        path = "/first"
+        respond = {{ status = 200 }}
+        limits = [{{ name = "first", key = "global", rate = "9/s" }}]
+        [[routes]]
+        path = "/held"
+        respond = {{ status = 200 }}
+        limits = [{{ name = "held", key = "global", rate = "1", algorithm = "concurrency", lease = "1h" }}]
+        [[routes]]
+        path = "/closed"
+        respond = {{ status = 200 }}
+        limits = [{{ name = "closed", key = "global", rate = "9/s", algorithm = "fixed-window" }}]
+        "#,
+        cut.port()
+    ));
+    wait_until("the store decides", || gateway.get("/first").status == 200);
+    let mut clients = [(); 3].map(|()| gateway.client());
+    cut.set(Fault::Delay(Duration::from_millis(500)));
+    let before = redis.scripts();
+    for (client, path) in clients.iter_mut().zip(["/first", "/held", "/closed"]) {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        // What comes while the reply to the first call is on its way goes together in the second.
+        wait_until("the first call is made", || redis.scripts() > before);
+    }
+    let statuses = clients.each_mut().map(|client| client.answer().status);
+    assert_eq!(statuses, [200, 503, 503]);
+    cut.set(Fault::None);
+    wait_until("the permit is free", || gateway.get("/held").status == 200);
+}

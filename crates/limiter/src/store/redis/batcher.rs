@@ -654,7 +654,8 @@ impl Batcher {
         call: &Call,
         FailedCall { error, reply }: FailedCall,
     ) -> StoreError {
-        let nothing_ran = reply.is_none() && matches!(error, StoreError::Answer(_));
+        let is_refused = matches!(error, StoreError::Answer(_)) && !is_of_a_command(&error);
+        let nothing_ran = reply.is_none() && is_refused;
         match reply.and_then(|reply| call.decode(&reply)) {
             Some((_, replies)) => {
                 replies.into_iter().flatten().for_each(|reply| self.release_leases(lane, reply));
