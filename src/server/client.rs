@@ -28,8 +28,8 @@ use tokio::{
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
 
-/// The time for which a new connection isn't idle. Its request may have come already, and hasn't been read yet.
-const UNREAD_FOR: Duration = Duration::from_millis(50);
+/// The time for which a new connection isn't idle once it waits. Its request may have come, and the runtime hasn't noticed yet.
+const UNREAD_FOR: Duration = Duration::from_millis(200);
 
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ struct WatchState {
 
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// The first request.
-    First(Instant),
+    /// The first request, and since when the connection waits for it. `None` if the connection hasn't looked yet.
+    First(Instant, Option<Instant>),
     /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
     /// head is complete by then, and reading the clock is saved.
     Head(Option<Instant>),
@@ -81,7 +81,7 @@ impl Watch {
     /// Creates the watch of a new connection.
     pub(super) fn new() -> Self {
         let state = WatchState {
-            expected: Expected::First(Instant::now()),
+            expected: Expected::First(Instant::now(), None),
             in_flight: 0,
             streams: None,
             may_cancel_all: false,
@@ -125,9 +125,12 @@ impl Watch {
 
     /// Sets the task to be woken when the connection is to be closed.
     pub(super) fn note_task(&self, waker: &Waker) {
-        let task = &mut self.state.lock().task;
+        let WatchState { task, expected, .. } = &mut *self.state.lock();
         if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
             *task = Some(waker.clone());
+        }
+        if let Expected::First(_, waits_since) = expected {
+            waits_since.get_or_insert_with(Instant::now);
         }
     }
 
@@ -151,8 +154,10 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         match state.expected {
-            Expected::First(since) if since.elapsed() < UNREAD_FOR => None,
-            Expected::First(since) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
+            Expected::First(since, waits_since) => {
+                waits_since.filter(|waits_since| waits_since.elapsed() >= UNREAD_FOR).map(|_| since)
+            }
+            Expected::Next(since) if state.blocked_since.is_none() => Some(since),
             // Of HTTP/2, the preface has come, but no request.
             Expected::Head(Some(since)) if matches!(state.streams, Some((0, _))) => Some(since),
             _ => None,
@@ -174,7 +179,7 @@ impl Watch {
             return Some("resets");
         }
         match &mut state.expected {
-            Expected::First(since) => has_passed(*since, timeouts.header).then_some("head"),
+            Expected::First(since, _) => has_passed(*since, timeouts.header).then_some("head"),
             Expected::Head(since) => has_passed(*since.get_or_insert(now), timeouts.header).then_some("head"),
             Expected::Next(since) => has_passed(*since, timeouts.idle).then_some("request"),
             Expected::Nothing => None,
@@ -209,7 +214,7 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
-            Expected::First(since) => state.expected = Expected::Head(Some(since)),
+            Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }
