@@ -49,7 +49,8 @@ struct Chain {
 }
 
 impl Chain {
-    /// Starts a proxy with these files, in which the ports of the page are replaced. `command` starts it in their folder.
+    /// Starts a proxy with these files, in which the ports of the page are replaced, and timeouts that a busy machine might miss. `command`
+    /// starts it in their folder.
     fn start(files: &[(&str, &str)], command: impl FnOnce(&Path) -> Command) -> Self {
         Self::start_with(Decider::start("", &toml()), tempfile::tempdir().unwrap(), files, command)
     }
@@ -65,6 +66,7 @@ impl Chain {
         for (name, text) in files {
             let text = text.replace("3000", &upstream_port).replace("8000", &port.to_string());
             let text = text.replace("8081", &decider.address.port().to_string());
+            let text = text.replace("timeout: 0.2s", "timeout: 10s");
             fs::write(folder.path().join(name), text).unwrap();
         }
         let log = fs::File::create(folder.path().join("log")).unwrap();

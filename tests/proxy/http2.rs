@@ -23,6 +23,7 @@ use crate::{
             RST_STREAM, SETTINGS, WINDOW_UPDATE, fields, frame, get,
         },
         gateway::Gateway,
+        judge::{in_time, judge},
         metrics::Metrics,
         upstream::{Speech, Upstream, whole},
         wait_until,
@@ -399,30 +400,32 @@ fn a_stream_without_room_is_reset_and_the_others_go_on() {
 
 #[test]
 fn a_stream_that_is_taken_slowly_gets_all_of_it() {
-    let upstream = Upstream::start(|_| async { Response::new(whole(vec![b'x'; 300_000])) });
-    let gateway = impatient(&upstream.url());
-    let mut client = Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0)]);
-    client.ask(1, &get("/", &[]));
-    let mut came = 0;
-    assert_eq!(client.next().unwrap().status(), 200);
-    loop {
-        // 100 ms for 30,000 bytes each: in time, and all of it too late.
-        thread::sleep(IDLE / 5);
-        for stream in [0, 1] {
-            client.send(WINDOW_UPDATE, 0, stream, &30_000_u32.to_be_bytes());
-        }
-        let mut more = 0;
-        while more < 30_000 {
-            let frame = client.next().expect("the rest");
-            assert_eq!(frame.kind, DATA, "{frame:?}");
-            more += frame.payload.len();
-            if frame.ends_stream() {
-                assert_eq!(came + more, 300_000);
-                return;
+    judge(IDLE / 2, || {
+        let upstream = Upstream::start(|_| async { Response::new(whole(vec![b'x'; 300_000])) });
+        let gateway = impatient(&upstream.url());
+        let mut client = Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0)]);
+        client.ask(1, &get("/", &[]));
+        let mut came = 0;
+        assert_eq!(client.next().unwrap().status(), 200);
+        loop {
+            // 100 ms for 30,000 bytes each: in time, and all of it too late.
+            thread::sleep(IDLE / 5);
+            for stream in [0, 1] {
+                client.send(WINDOW_UPDATE, 0, stream, &30_000_u32.to_be_bytes());
             }
+            let mut more = 0;
+            while more < 30_000 {
+                let frame = client.next().expect("the rest");
+                in_time(frame.kind == DATA, || format!("{frame:?}"))?;
+                more += frame.payload.len();
+                if frame.ends_stream() {
+                    assert_eq!(came + more, 300_000);
+                    return Ok(());
+                }
+            }
+            came += more;
         }
-        came += more;
-    }
+    });
 }
 
 #[test]
