@@ -86,25 +86,23 @@ pub(crate) async fn admit_descriptors(
 /// Returns where the limit of the ask at this place stands. Asks of the same limit for the same key share a standing, if they have the same
 /// rate. `None` if nothing is known, since the limit wasn't asked for it.
 pub(crate) fn standing_of<'s>(place: usize, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
-    let ask = &asks[place];
     // Mostly, each ask has a standing, in the same order.
-    let own = |(place, ask): (usize, &Ask)| {
-        let is_own = |standing: &&Standing| standing.is_of(ask);
+    let own = |place: usize| {
+        let is_own = |standing: &&Standing| standing.is_of(&asks[place]);
         standings.get(place).filter(is_own).or_else(|| standings.iter().find(is_own))
     };
-    let is_same =
-        |(_, other): &(usize, &Ask)| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
-    let has_same_rate =
-        |other: &(usize, &Ask)| is_same(other) && other.1.rate_of_file() == ask.rate_of_file();
+    let ask = &asks[place];
+    let is_same = |other: &Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
+    let has_same_rate = |other: &Ask| is_same(other) && other.rate_of_file() == ask.rate_of_file();
     // An override replaces all rates, so that other ones have become the same.
-    let overridden = |other: (usize, &Ask)| {
-        own(other)
-            .filter(|Standing { quota, .. }| *quota != Quota::new(quota.algorithm, other.1.rate_of_file()))
+    let is_overridden = |place: usize, Standing { quota, .. }: &Standing| {
+        *quota != Quota::new(quota.algorithm, asks[place].rate_of_file())
     };
-    let all = || asks.iter().enumerate();
-    own((place, ask))
-        .or_else(|| all().filter(has_same_rate).find_map(own))
-        .or_else(|| all().filter(is_same).find_map(overridden))
+    let overridden = |place| own(place).filter(|standing| is_overridden(place, standing));
+    let places = || 0..asks.len();
+    own(place)
+        .or_else(|| places().filter(|other| has_same_rate(&asks[*other])).find_map(own))
+        .or_else(|| places().filter(|other| is_same(&asks[*other])).find_map(overridden))
 }
 
 /// Notes where the limits of a request stand that arrived then. Enough refusals ban its key, if there is a limiter to do that.

@@ -154,10 +154,12 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         match state.expected {
-            Expected::First(since, waits_since) => {
-                waits_since.filter(|waits_since| waits_since.elapsed() >= UNREAD_FOR).map(|_| since)
+            Expected::First(_, waits_since)
+                if waits_since.is_none_or(|since| since.elapsed() < UNREAD_FOR) =>
+            {
+                None
             }
-            Expected::Next(since) if state.blocked_since.is_none() => Some(since),
+            Expected::First(since, _) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
             // Of HTTP/2, the preface has come, but no request.
             Expected::Head(Some(since)) if matches!(state.streams, Some((0, _))) => Some(since),
             _ => None,

@@ -166,7 +166,7 @@ fn check_that_only_closed_fails(redis: &Redis, cut: &Cut, gateway: &Gateway, far
     assert_eq!((0..OPEN).map(used).sum::<usize>(), open.len());
 }
 
-/// Redis refuses a whole call for one such key. Its operations come in time though Redis is far away, and calls stay large.
+/// Redis refuses a whole call for one such key. The other operations come in time though Redis is far away.
 #[test]
 fn a_key_that_the_user_may_not_access_fails_nobody_else() {
     let redis = Redis::start();
@@ -178,7 +178,7 @@ fn a_key_that_the_user_may_not_access_fails_nobody_else() {
     assert!(gateway.log().contains("docs/redisson.md for Redisson's limiters"), "{}", gateway.log());
 }
 
-/// Redis ends a script at such a command, after what came before in the call. So that happens once.
+/// Redis ends a script at such a command, after what came before in the call. That happens once.
 #[test]
 fn a_command_that_the_user_may_not_run_fails_nobody_else_for_long() {
     let redis = Redis::start();

@@ -76,7 +76,7 @@ pub(super) struct Lane {
 pub(super) enum SendMode {
     /// Waiting operations go in one call.
     Together,
-    /// Those of one kind go in one call, since the user lacks a right for some of them ([`Apart`](super::apart::Apart)).
+    /// Waiting operations of one kind go in one call, since the user lacks a right for some of them ([`Apart`](super::apart::Apart)).
     OfKind(u64),
     /// Each operation is a call: the slot is moving, and the server may have only some of the buckets.
     Alone,
@@ -94,7 +94,7 @@ pub(super) struct Batcher {
     pub(super) silence: Silence,
     queue: Mutex<Queue>,
     calls: Semaphore,
-    /// Each is one of the `calls`, too.
+    /// The places for parts of a refused call, each of which also takes one of the `calls`.
     parts: Semaphore,
     pub(super) releases: Releases,
     /// It has looked for the primary lately.
