@@ -36,8 +36,8 @@ end
 
 -- Five words for a run, and three for a single operation on its only bucket.
 if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
-  local newest = redis.call('ZRANGE', KEYS[1], '-1', '-1')[1]
-  if newest then
+  local newest = redis.pcall('ZRANGE', KEYS[1], '-1', '-1')[1]
+  if newest and #newest >= 28 then
     local permits, window_us, count, charged = words[2], words[3], -words[6], -words[6] * words[8]
     local newest_at, before, cost, oldest_at, first, rank, promised = struct.unpack('>I7I4I4I7I4BB', newest)
     -- Usually one or two entries end between grants.
@@ -46,7 +46,7 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
       rank, tries = rank + 1, tries - 1
       local text = string.format('%d', rank)
       local entry = redis.call('ZRANGE', KEYS[1], text, text)[1]
-      if entry then oldest_at, first = struct.unpack('>I7I4', entry) end
+      if entry and #entry >= 28 then oldest_at, first = struct.unpack('>I7I4', entry) end
     end
     local left = permits - (before + cost - first) % 2 ^ 32 - charged
     local life, life_began_at = life_of(window_us, time)

@@ -87,6 +87,7 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   local MOST_USED = 4000000000
   -- The buckets as `open` returned them: [1] is used, [2] is grow_us.
   local buckets, charged, asked = {}, {}, {}
+  local is_writing = false
 
   local function bucket_of(index)
     if not buckets[index] then
@@ -104,7 +105,14 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
 
   local function close(index)
     local bucket, quota = bucket_of(index), quotas[index]
+    is_writing = true
     quota.algorithm.close(keys[index], quota, time, charged[index], unpack(bucket))
+    is_writing = false
+  end
+
+  -- Returns true if `close` has begun to write a bucket, and failed.
+  local function has_failed_to_write()
+    return is_writing
   end
 
   local function charge(index, cost)
@@ -204,12 +212,12 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
     end
   end
 
-  return decide, act, close_all
+  return decide, act, close_all, has_failed_to_write
 end
 
 -- The errors of operations that failed, by their position.
 local failed
-local decide, act, close_all
+local decide, act, close_all, has_failed_to_write
 local place, end_of_words = 0, #words
 while at <= end_of_words do
   local word, index = words[at], words[at + 1]
@@ -242,7 +250,8 @@ while at <= end_of_words do
     at = at + 3
   else
     if not decide then
-      decide, act, close_all = shared_buckets(KEYS, quotas, words, time, reply, fitting, delay)
+      decide, act, close_all, has_failed_to_write =
+        shared_buckets(KEYS, quotas, words, time, reply, fitting, delay)
     end
     local is_done, fault
     if is_act then
@@ -254,6 +263,8 @@ while at <= end_of_words do
       at = at + 2 + 2 * index
     end
     if not is_done then
+      -- A second attempt would write the bucket's charges twice, and none would lose them.
+      if has_failed_to_write() then error(fault, 0) end
       failed = failed or {}
       failed[place] = fault
     end

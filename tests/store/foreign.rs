@@ -9,7 +9,7 @@ use tokio::{
 };
 use tollgate_limiter::{
     Algorithm, Calendar, CalendarUnit, StoreError,
-    store::{Act, Charge, Decision, LeaseId, Operation, Reply},
+    store::{Act, Charge, Decision, LeaseId, Operation, Refund, Reply, script::Call},
 };
 
 use crate::{
@@ -82,6 +82,8 @@ fn a_foreign_key_fails_its_own_operations_and_charges_nothing_with_them() {
             } else {
                 failing.push(on(&foreign, Act::Record(1)));
             }
+            let alone = script.try_operate(&failing[..1]).1;
+            assert!(alone[0].is_err(), "{content:?}: {alone:?}");
             // Each is done between others: by itself, with a bucket that several name, and equal ones.
             let mut operations = Vec::new();
             for (turn, failing) in failing.iter().enumerate() {
@@ -170,4 +172,37 @@ fn requests_that_share_a_call_with_a_foreign_key_are_decided_by_the_store() {
     assert_eq!(failed, FOREIGN);
     // None that failed is charged.
     assert_eq!(redis.keys("t:*").len(), REQUESTS - FOREIGN + 1);
+}
+
+/// A command without rights ends a call. What was written before isn't written again, as permits that nobody would give back.
+#[test]
+fn a_call_that_fails_to_write_a_bucket_has_charged_its_request_once_at_most() {
+    let mut script = Script::with_server_clock();
+    for algorithm in ALGORITHMS {
+        let one = under(algorithm, charge("b", "9/min", 1));
+        // Before each of these, the request's charge is written.
+        let acts = (1..9).map(|turn| match algorithm {
+            Algorithm::Concurrency => Act::Release(LeaseId { call: 2, turn }),
+            Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } => Act::Reset,
+            // Of a grant that is long past, so that nothing is given back.
+            _ => Act::Refund(Refund { permits: 1, granted_us: Some(1) }),
+        });
+        let mut call = Call::default();
+        call.push(&take(from_ref(&one)));
+        acts.for_each(|act| call.push(&on(&one, act)));
+        let (keys, list) = call.encode();
+        let mut failures = 0;
+        for command in ["zadd", "set", "pttl", "pexpire"] {
+            script.command(&["FLUSHALL"]);
+            script.command(&["ACL", "SETUSER", "default", &format!("-{command}")]);
+            let answer = script.raw_answer_to(&keys, list.clone());
+            script.command(&["ACL", "SETUSER", "default", "+@all"]);
+            failures += usize::from(matches!(answer, Value::Error(_)));
+            let Reply::Usage(usage) = script.operate(&[on(&one, Act::Peek(1))]).1.remove(0) else {
+                unreachable!()
+            };
+            assert!(usage.used <= 1, "{algorithm:?} without {command}: {answer:?}, then {usage:?}");
+        }
+        assert!(failures > 0, "{algorithm:?} needs none of the commands");
+    }
 }

@@ -266,12 +266,17 @@ impl Script {
 
     /// The script's answer to a call that is encoded already.
     pub(crate) fn answer_to(&mut self, keys: &[Bytes], list: Bytes) -> ScriptReply {
+        let answer = self.raw_answer_to(keys, list);
+        ScriptReply::read(answer.bytes()).unwrap_or_else(|| panic!("{answer:?}"))
+    }
+
+    /// Redis's answer to a call that is encoded already.
+    pub(crate) fn raw_answer_to(&mut self, keys: &[Bytes], list: Bytes) -> Value {
         let mut words: Vec<Bytes> = vec!["EVALSHA".into(), self.sha.clone().into()];
         words.push(keys.len().to_string().into());
         words.extend_from_slice(keys);
         words.push(list);
-        let answer = self.connection.command(&words);
-        ScriptReply::read(answer.bytes()).unwrap_or_else(|| panic!("{answer:?}"))
+        self.connection.command(&words)
     }
 
     /// Adds an entry to a log by hand.
