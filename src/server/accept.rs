@@ -1,7 +1,7 @@
 //! Accepting connections: each takes a slot, and goes to a worker.
 
 use std::{
-    io,
+    io, mem,
     net::SocketAddr,
     sync::{
         Arc,
@@ -67,14 +67,15 @@ pub(super) struct ConnectionSlots {
 struct SlotCounts {
     /// The slots of open connections, and of listeners that wait for their next one.
     taken: AtomicUsize,
-    open: AtomicUsize,
+    /// Those of connections that are served, and don't get a 503.
+    served: AtomicUsize,
 }
 
 /// A slot for a connection, in use until it is dropped.
 pub(super) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     kind: PeerKind,
-    is_open: bool,
+    is_served: bool,
 }
 
 /// The acceptors' view of a worker.
@@ -90,14 +91,21 @@ pub(super) struct Accepted {
     pub(super) door: Door,
     pub(super) kind: PeerKind,
     pub(super) guard: ConnectionGuard,
-    /// True if there are already `max_connections` others of this kind.
+    /// True if `max_connections` others of this kind are served already.
     pub(super) is_surplus: bool,
 }
 
 /// Counts a connection for the server and for its worker until it is dropped.
 pub(super) struct ConnectionGuard {
     connections: Arc<AtomicUsize>,
-    _slot: ConnectionSlot,
+    slot: ConnectionSlot,
+}
+
+impl ConnectionGuard {
+    /// Notes that the connection gets a 503, so that it takes no place of those that are served.
+    pub(super) fn note_rejected(&mut self) {
+        self.slot.end_serving();
+    }
 }
 
 impl Drop for ConnectionGuard {
@@ -180,8 +188,8 @@ impl Control {
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let (kind, is_surplus) = (slot.kind, slot.open());
-        let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
+        let (kind, is_surplus) = (slot.kind, slot.begin_serving());
+        let guard = ConnectionGuard { connections: inbox.connections.clone(), slot };
         if inbox.accepted.send(Accepted { stream, peer, door, kind, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");
         }
@@ -198,9 +206,19 @@ impl ConnectionSlots {
         self.counts.iter().map(|counts| counts.taken.load(Relaxed)).sum()
     }
 
-    /// Returns by how many connections those of a kind exceed `max_connections`.
+    /// Returns by how many the connections of a kind that are served exceed `max_connections`.
     pub(super) fn surplus(&self, kind: PeerKind) -> usize {
-        self.counts[kind as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
+        self.counts[kind as usize].served.load(Relaxed).saturating_sub(self.settings.load().clients_most)
+    }
+
+    /// Returns true if further connections of a kind wait in the backlog.
+    pub(super) fn are_taken(&self, kind: PeerKind) -> bool {
+        self.counts[kind as usize].taken.load(Relaxed) >= self.most()
+    }
+
+    /// Returns the number of slots of each kind.
+    fn most(&self) -> usize {
+        self.settings.load().clients_most + REJECTED_MOST
     }
 
     /// Lets acceptors look at the settings again.
@@ -221,10 +239,10 @@ impl ConnectionSlots {
 
     /// Takes a slot for a peer of this kind, if one is free.
     fn take_now(self: &Arc<Self>, kind: PeerKind) -> Option<ConnectionSlot> {
-        let most = self.settings.load().clients_most + REJECTED_MOST;
+        let most = self.most();
         let another = |taken| (taken < most).then_some(taken + 1);
         let taken = self.counts[kind as usize].taken.fetch_update(Relaxed, Relaxed, another);
-        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), kind, is_open: false })
+        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), kind, is_served: false })
     }
 
     /// Waits until all slots are free.
@@ -240,21 +258,24 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// Counts its connection as open. Returns true if there are already `max_connections` others.
-    fn open(&mut self) -> bool {
-        self.is_open = true;
-        let others = self.slots.counts[self.kind as usize].open.fetch_add(1, Relaxed);
+    /// Counts its connection as served. Returns true if there are already `max_connections` others.
+    fn begin_serving(&mut self) -> bool {
+        self.is_served = true;
+        let others = self.slots.counts[self.kind as usize].served.fetch_add(1, Relaxed);
         others >= self.slots.settings.load().clients_most
+    }
+
+    fn end_serving(&mut self) {
+        if mem::take(&mut self.is_served) {
+            self.slots.counts[self.kind as usize].served.fetch_sub(1, Relaxed);
+        }
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let counts = &self.slots.counts[self.kind as usize];
-        if self.is_open {
-            counts.open.fetch_sub(1, Relaxed);
-        }
-        counts.taken.fetch_sub(1, Relaxed);
+        self.end_serving();
+        self.slots.counts[self.kind as usize].taken.fetch_sub(1, Relaxed);
         self.slots.changes.notify_waiters();
     }
 }

@@ -205,9 +205,10 @@ impl WatchedClient {
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
-    fn accept(&mut self, Accepted { stream, peer, door, kind, guard, is_surplus }: Accepted) {
+    fn accept(&mut self, Accepted { stream, peer, door, kind, mut guard, is_surplus }: Accepted) {
         let is_rejected = is_surplus && !self.make_room(kind);
         if is_rejected {
+            guard.note_rejected();
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
                 let others = match kind {
@@ -331,7 +332,7 @@ impl Worker {
 
     /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
-    /// makes room on its own.
+    /// makes room on its own. If further ones can't even be accepted, those that are to get a 503 and are idle are closed, too.
     fn enforce_limit(&mut self) {
         for kind in PeerKind::ALL {
             let surplus = self.slots.surplus(kind);
@@ -340,6 +341,12 @@ impl Worker {
                 if !self.make_room(kind) {
                     break;
                 }
+            }
+            if self.slots.are_taken(kind) {
+                let is_idle = |client: &WatchedClient| client.watch.idle_since().is_some();
+                let is_in_the_way =
+                    |client: &WatchedClient| client.kind == kind && client.is_rejected && is_idle(client);
+                self.clients.retain(|client| !is_in_the_way(client) || !client.close("room", &self.status));
             }
         }
     }

@@ -291,6 +291,21 @@ fn of_a_larger_burst_each_is_served_too() {
     assert_eq!(closed.count(), 0, "got no answer");
 }
 
+/// The first silent ones are served, and the next ones are to get a 503. Neither stays in the way of those who ask.
+#[test]
+fn silent_connections_beyond_all_slots_keep_nobody_out() {
+    let gateway = Gateway::start(
+        "[server]\nworkers = 1\nmax_connections = 50\n[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n",
+    );
+    let _silent: Vec<_> = (0..1_000).map(|_| gateway.client()).collect();
+    // Its turn comes behind theirs, and maybe before the last of them are idle.
+    gateway.get("/");
+    thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").status, 204);
+    }
+}
+
 #[test]
 fn who_is_turned_away_makes_no_room() {
     let (upstream, release) = WireUpstream::answering_when_told(OK);
