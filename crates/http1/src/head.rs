@@ -293,13 +293,15 @@ pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
     Ok(length)
 }
 
-/// Parses a number of decimal digits and nothing else.
+/// Parses a number of decimal digits and nothing else. It is below 2^63, since servers whose lengths are signed would take a greater
+/// one for a negative one.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
-    digits.iter().try_fold(0_u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+    let number = digits.iter().try_fold(0_i64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
         number.checked_mul(10)?.checked_add(digit)
-    })
+    })?;
+    Some(number.cast_unsigned())
 }

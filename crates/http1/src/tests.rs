@@ -238,8 +238,9 @@ fn the_framing_of_a_body_is_read_from_its_head() {
     for same in [&["5"][..], &["5", "5"], &["5, 5"], &["05"], &["5", "05"]] {
         assert_eq!(length(same), Ok(Some(5)), "{same:?}");
     }
+    assert_eq!(length(&["9223372036854775807"]), Ok(Some(i64::MAX as u64)));
     for none in
-        [&["5", "6"][..], &["5, 6"], &["+5"], &["-5"], &[""], &["5,"], &["5 5"], &["18446744073709551616"]]
+        [&["5", "6"][..], &["5, 6"], &["+5"], &["-5"], &[""], &["5,"], &["5 5"], &["9223372036854775808"]]
     {
         assert_eq!(length(none), Err(Unreadable::Malformed), "{none:?}");
     }
