@@ -10,6 +10,7 @@
 use std::{
     future::poll_fn,
     io::IoSlice,
+    mem,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -22,14 +23,15 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     io::{self, AsyncRead, AsyncWrite, ReadBuf},
+    task::yield_now,
     time::Instant,
 };
 
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
 
-/// The time for which a new connection isn't idle once it waits. Its request may have come, and the runtime hasn't noticed yet.
-const UNREAD_FOR: Duration = Duration::from_millis(200);
+/// The time for which a new connection isn't idle once it waits. Its request may be on its way.
+const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,8 @@ pub(super) struct Watch {
     /// True if the connection is to be closed. It is outside the lock, since every poll of the connection
     /// reads it.
     is_ending: AtomicBool,
+    /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
+    is_leaving: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,8 @@ struct WatchState {
     task: Option<Waker>,
     /// The time since when the client hasn't read any of the data to be sent.
     blocked_since: Option<Instant>,
+    /// True if a leaving connection waits for the runtime to look for bytes that have come.
+    is_looking: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +93,9 @@ impl Watch {
             may_cancel_all: false,
             task: None,
             blocked_since: None,
+            is_looking: false,
         };
-        Self { state: Mutex::new(state), is_ending: AtomicBool::new(false) }
+        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into() }
     }
 
     /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
@@ -123,6 +130,28 @@ impl Watch {
         self.is_ending.load(Relaxed)
     }
 
+    /// Closes the connection if it is still idle once the runtime has looked for its next request.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Relaxed);
+        self.state.lock().task.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Completes when the connection has to leave. It is polled after the connection, which so has read what has come.
+    pub(super) fn poll_leave(&self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.is_leaving.load(Relaxed) {
+            return Poll::Pending;
+        }
+        let has_looked = mem::replace(&mut self.state.lock().is_looking, true);
+        if !has_looked {
+            // The runtime looks at all sockets before it polls this task again.
+            let _ = pin!(yield_now()).poll(context);
+            return Poll::Pending;
+        }
+        self.state.lock().is_looking = false;
+        self.is_leaving.store(false, Relaxed);
+        if self.idle_since().is_some() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     /// Sets the task to be woken when the connection is to be closed.
     pub(super) fn note_task(&self, waker: &Waker) {
         let WatchState { task, expected, .. } = &mut *self.state.lock();
@@ -150,12 +179,13 @@ impl Watch {
         .await
     }
 
-    /// Returns the time since when the connection has been idle, if it is.
+    /// Returns the time since when the connection has been idle, if it is and isn't leaving.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         match state.expected {
+            _ if self.is_leaving.load(Relaxed) => None,
             Expected::First(_, waits_since)
-                if waits_since.is_none_or(|since| since.elapsed() < UNREAD_FOR) =>
+                if waits_since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN) =>
             {
                 None
             }

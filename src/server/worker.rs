@@ -1,10 +1,12 @@
 //! A worker serves its connections on one thread.
 
 use std::{
+    future::poll_fn,
     io, mem,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Weak, atomic::AtomicUsize},
+    task::Poll,
     thread,
     time::Duration,
 };
@@ -189,8 +191,7 @@ impl WatchedClient {
     /// if it is closed.
     fn close(&self, reason: &str, status: &Status) -> bool {
         if !self.watch.is_ending() {
-            tracing::debug!(peer = %self.peer, reason, "closing a client's connection");
-            status.note_closed(reason);
+            note_closed(self.peer, reason, status);
             if reason == "request" && self.watch.is_http2() {
                 self.watch.end();
                 return false;
@@ -199,6 +200,11 @@ impl WatchedClient {
         self.task.abort();
         true
     }
+}
+
+fn note_closed(peer: SocketAddr, reason: &str, status: &Status) {
+    tracing::debug!(%peer, reason, "closing a client's connection");
+    status.note_closed(reason);
 }
 
 /// Serves a connection after its client's address is known.
@@ -277,8 +283,9 @@ impl Worker {
             watch: watch.clone(),
             streams: self.streams[kind as usize].clone(),
         };
+        let (status, own_watch) = (self.status.clone(), watch.clone());
         let task = self.connections.spawn(async move {
-            let served = pin!(async move {
+            let mut served = pin!(async move {
                 match tls {
                     // Boxed, so that other connections don't reserve its memory.
                     Some(tls) => Box::pin(connection.serve_tls(stream, tls)).await,
@@ -287,7 +294,11 @@ impl Worker {
             });
             // Dropped before the connection: a client that sees it closed may connect again at once.
             let guard = guard;
-            served.await;
+            poll_fn(|context| match served.as_mut().poll(context) {
+                Poll::Pending => own_watch.poll_leave(context).map(|()| note_closed(peer, "room", &status)),
+                ended => ended,
+            })
+            .await;
             drop(guard);
         });
         if self.is_closing {
@@ -343,16 +354,15 @@ impl Worker {
                 }
             }
             if self.slots.are_taken(kind) {
-                let is_idle = |client: &WatchedClient| client.watch.idle_since().is_some();
-                let is_in_the_way =
-                    |client: &WatchedClient| client.kind == kind && client.is_rejected && is_idle(client);
-                self.clients.retain(|client| !is_in_the_way(client) || !client.close("room", &self.status));
+                let rejected = self.clients.iter().filter(|client| client.kind == kind && client.is_rejected);
+                let idle = rejected.filter(|client| client.watch.idle_since().is_some());
+                idle.for_each(|client| client.watch.leave());
             }
         }
     }
 
-    /// Closes the connection to a peer of this kind that has been idle longest, or else one of those that get a 503. Returns false if that
-    /// makes no room: it was one of these, or none is idle.
+    /// Closes the connection to a peer of this kind that has been idle longest, or else one of those that get a 503, unless its next
+    /// request has come. Returns false if that makes no room: it was one of these, or none is idle.
     fn make_room(&mut self, kind: PeerKind) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
         let places = (0..count).map(|step| (from + step) % count);
@@ -366,7 +376,7 @@ impl Worker {
             Some((*is_rejected, watch.idle_since()?, at))
         });
         let Some((is_rejected, _, longest)) = idle.min() else { return false };
-        self.clients.swap_remove(longest).close("room", &self.status);
+        self.clients[longest].watch.leave();
         !is_rejected
     }
 }

@@ -291,6 +291,21 @@ fn of_a_larger_burst_each_is_served_too() {
     assert_eq!(closed.count(), 0, "got no answer");
 }
 
+/// Their next requests have come, though the gateway hasn't looked yet when others need room.
+#[test]
+fn who_asks_again_makes_no_room() {
+    let gateway = Gateway::start(
+        "[server]\nworkers = 1\nmax_connections = 200\n[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n",
+    );
+    let mut kept: Vec<_> = (0..150).map(|_| gateway.client()).collect();
+    assert!(kept.iter_mut().all(|client| client.get("/").status == 204));
+    gateway.pause();
+    kept.iter_mut().for_each(|client| client.send(GET));
+    let _others: Vec<_> = (0..400).map(|_| gateway.client()).collect();
+    gateway.resume();
+    assert!(kept.iter_mut().all(|client| client.answer().status == 204));
+}
+
 /// The first silent ones are served, and the next ones are to get a 503. Neither stays in the way of those who ask.
 #[test]
 fn silent_connections_beyond_all_slots_keep_nobody_out() {
