@@ -114,6 +114,39 @@ fn leases_end_once_the_server_takes_releases_again() {
     }
 }
 
+/// Redis refuses two renewals of a lease, which are due after a third and two thirds of it. The next one would come too late.
+#[test]
+fn a_renewal_that_fails_is_repeated_before_the_lease_ends() {
+    const ENDS_AND_NOW: &str = "local now = redis.call('TIME')
+        local ends = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')[2]
+        return ends .. ' ' .. now[1] .. string.format('%06d', now[2])";
+    let redis = Redis::start();
+    Runtime::new().unwrap().block_on(async {
+        let limiter = Limiter::connect(&redis.url()).unwrap();
+        let rate = Rate { permits: 9, window_us: 6_000_000 };
+        let uploads = Arc::new(Limit::new("uploads", Quota::new(Algorithm::Concurrency, rate)));
+        let _taken = limiter.acquire(Ask::new(&uploads, "alice"), None).await.unwrap();
+        redis.command(&["ACL", "SETUSER", "default", "-zadd"]);
+        let ends_and_now = || {
+            let told = redis.command(&["EVAL", ENDS_AND_NOW, "1", "tollgate:uploads:cc:{caller=alice}"]);
+            let (ends, now) = told.split_once(' ').unwrap();
+            (ends.parse::<u64>().unwrap(), now.parse::<u64>().unwrap())
+        };
+        let (ends, now) = ends_and_now();
+        sleep(Duration::from_micros((ends - now).saturating_sub(1_800_000))).await;
+        assert_eq!(ends_and_now().0, ends);
+        redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+        loop {
+            let (renewed, now) = ends_and_now();
+            assert!(now < ends, "the lease has ended");
+            if renewed > ends {
+                break;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
 /// A bucket that has another type by now can't be changed, but nobody needs its release any more once the lease has ended.
 #[test]
 fn a_release_that_the_server_refuses_is_given_up_when_the_lease_has_ended() {

@@ -5,7 +5,10 @@ mod refusal;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{task::AbortHandle, time::sleep};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep},
+};
 
 use crate::{
     algorithm::Quota,
@@ -271,14 +274,16 @@ impl HeldLease {
     /// Holds a lease in the store where it was taken. It must be called in a tokio runtime.
     pub(super) fn new(store: &Arc<Store>, lease: Lease) -> Self {
         let (store, renewed) = (store.clone(), lease.clone());
-        // So that one renewal may be lost.
+        // The last two thirds of a lease are for renewals that fail.
         let every = Duration::from_micros(lease.quota.window_us / 3);
         let renewal = tokio::spawn({
             let store = store.clone();
             async move {
                 loop {
                     sleep(every).await;
-                    store.renew(&renewed);
+                    while store.renew(&renewed, Instant::now() + every).await.is_err() {
+                        sleep(every / 8).await;
+                    }
                 }
             }
         });

@@ -263,10 +263,13 @@ impl Store {
         }
     }
 
-    /// Lets a lease last for a whole window from now, without waiting for it.
-    pub(crate) fn renew(&self, lease: &Lease) {
+    /// Lets a lease last for a whole window from now.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`: it may or may not have been renewed.
+    pub(crate) async fn renew(&self, lease: &Lease, deadline: Instant) -> Result<(), StoreError> {
         let Lease { bucket, quota, id } = lease.clone();
-        self.send(Operation::On { bucket, quota, act: Act::Renew(id) });
+        self.operate(Operation::On { bucket, quota, act: Act::Renew(id) }, deadline).await.map(drop)
     }
 
     /// Ends a lease, without waiting for it. Redis is asked until it answers.
