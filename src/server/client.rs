@@ -51,6 +51,8 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
+    /// True if the client gets a 503. The beginning of a request doesn't keep such a connection from being idle.
+    is_rejected: bool,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,7 @@ enum Expected {
 
 impl Watch {
     /// Creates the watch of a new connection.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_rejected: bool) -> Self {
         let state = WatchState {
             expected: Expected::First(Instant::now(), None),
             in_flight: 0,
@@ -95,7 +97,12 @@ impl Watch {
             blocked_since: None,
             is_looking: false,
         };
-        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into() }
+        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), is_rejected }
+    }
+
+    /// Returns true if the client gets a 503.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.is_rejected
     }
 
     /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
@@ -246,6 +253,7 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
+            Expected::First(..) if self.is_rejected => {}
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}

@@ -175,8 +175,6 @@ struct Arrival {
 struct WatchedClient {
     peer: SocketAddr,
     kind: PeerKind,
-    /// True if it gets a 503.
-    is_rejected: bool,
     watch: Arc<Watch>,
     task: AbortHandle,
 }
@@ -270,7 +268,7 @@ impl Worker {
         tls: Option<TlsAcceptor>,
         Arrival { peer, door, kind, guard, is_rejected }: Arrival,
     ) {
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(Watch::new(is_rejected));
         let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
@@ -304,7 +302,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.push(WatchedClient { peer, kind, is_rejected, watch, task });
+        self.clients.push(WatchedClient { peer, kind, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -354,7 +352,8 @@ impl Worker {
                 }
             }
             if self.slots.are_taken(kind) {
-                let rejected = self.clients.iter().filter(|client| client.kind == kind && client.is_rejected);
+                let rejected =
+                    self.clients.iter().filter(|client| client.kind == kind && client.watch.is_rejected());
                 let idle = rejected.filter(|client| client.watch.idle_since().is_some());
                 idle.for_each(|client| client.watch.leave());
             }
@@ -372,8 +371,8 @@ impl Worker {
         };
         let there = places.filter(is_there).take(COMPARED_MOST);
         let idle = there.filter_map(|at| {
-            let WatchedClient { is_rejected, watch, .. } = &self.clients[at];
-            Some((*is_rejected, watch.idle_since()?, at))
+            let watch = &self.clients[at].watch;
+            Some((watch.is_rejected(), watch.idle_since()?, at))
         });
         let Some((is_rejected, _, longest)) = idle.min() else { return false };
         self.clients[longest].watch.leave();

@@ -336,6 +336,23 @@ fn who_is_turned_away_makes_no_room() {
     assert_eq!(busy.answer().status, 200);
 }
 
+/// Those that are to get a 503 and never complete their requests delay that of others a quarter of a second at most.
+#[test]
+fn heads_that_break_off_delay_no_503() {
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
+    let gateway = start("max_connections = 1\ntimeouts = { header = \"1h\" }", &upstream.url());
+    let mut busy = gateway.client();
+    busy.send(GET);
+    wait_until("the connection is in use", || upstream.connections() == 1);
+    let mut halves: Vec<_> = (0..200).map(|_| gateway.client()).collect();
+    halves.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\nHos"));
+    for _ in 0..5 {
+        assert_turned_away(&gateway.get("/"));
+    }
+    release.send(()).unwrap();
+    assert_eq!(busy.answer().status, 200);
+}
+
 #[test]
 fn a_megabyte_of_header_is_refused_and_not_kept() {
     let upstream = Upstream::hello();

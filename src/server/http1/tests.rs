@@ -33,7 +33,7 @@ impl Client {
     fn connect() -> Self {
         let (config, _) = Config::parse("gateway.toml", TOML, &|_| None).unwrap();
         let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(Watch::new(false));
         let connection = ClientConnection {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
