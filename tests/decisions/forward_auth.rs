@@ -286,6 +286,7 @@ fn services_ask_in_json() {
     let refused = logins(2);
     assert_eq!((refused.status, refused.header("content-type")), (429, Some("application/problem+json")));
     assert_eq!(logins(1).status, 200, "the refused call has charged nothing");
+    assert_eq!(ask(r#"{"limits":[{"name":"logins","key":["alice"]}]}"#).status, 429);
     // All or none.
     let both =
         r#"{"limits":[{"name":"pairs","key":["alice","GET"]},{"name":"logins","key":"bob"},{"name":"all"}]}"#;
@@ -298,6 +299,7 @@ fn services_ask_in_json() {
         r#"{"limits":[{"name":"logins"}]}"#,
         r#"{"limits":[{"name":"logins","key":null}]}"#,
         r#"{"limits":[{"name":"pairs","key":"a"}]}"#,
+        r#"{"limits":[{"name":"logins","key":["a","b"]}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","cost":2147483648}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","more":1}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","cost":-1}]}"#,

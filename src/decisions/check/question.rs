@@ -104,6 +104,10 @@ impl LimitInQuestion {
             }
             Value::Null => "global".to_owned(),
             Value::String(value) => value.clone(),
+            Value::Array(values) if rule.config().key.len() == 1 => match &values[..] {
+                [Value::String(value)] => value.clone(),
+                _ => return Err(format!("limit `{name}`: the key has one part, so it is one text")),
+            },
             values => values.to_string(),
         };
         let key =
