@@ -67,7 +67,7 @@ pub(super) struct ConnectionSlots {
 struct SlotCounts {
     /// The slots of open connections, and of listeners that wait for their next one.
     taken: AtomicUsize,
-    /// Those of connections that are served, and don't get a 503.
+    /// The slots of connections that are served, unlike those that get a 503.
     served: AtomicUsize,
 }
 
@@ -211,7 +211,7 @@ impl ConnectionSlots {
         self.counts[kind as usize].served.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
-    /// Returns true if further connections of a kind wait in the backlog.
+    /// Returns true if all slots of a kind are taken, so that further connections wait in the backlog.
     pub(super) fn are_taken(&self, kind: PeerKind) -> bool {
         self.counts[kind as usize].taken.load(Relaxed) >= self.most()
     }

@@ -51,7 +51,7 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
-    /// True if the client gets a 503. The beginning of a request doesn't keep such a connection from being idle.
+    /// True if there are too many connections, so that requests get a 503. The beginning of a request doesn't keep such a connection from being idle.
     is_rejected: bool,
 }
 
@@ -100,7 +100,7 @@ impl Watch {
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), is_rejected }
     }
 
-    /// Returns true if the client gets a 503.
+    /// Returns true if there are too many connections, so that requests get a 503.
     pub(super) fn is_rejected(&self) -> bool {
         self.is_rejected
     }

@@ -52,8 +52,6 @@ pub(super) struct ClientConnection {
     pub(super) door: Door,
     /// The kind of the other end.
     pub(super) kind: PeerKind,
-    /// True if there are too many connections, so that requests are answered with 503.
-    pub(super) is_rejected: bool,
     pub(super) settings: Arc<ConnectionSettings>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
@@ -132,7 +130,7 @@ impl ClientConnection {
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
             // Its own task isn't among the others yet.
-            let has_room = !served.is_rejected && streams.has_room();
+            let has_room = !served.watch.is_rejected() && streams.has_room();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
@@ -194,7 +192,7 @@ impl ClientConnection {
 
     /// Returns true if the current request is the last on this connection.
     pub(super) fn is_last(&self) -> bool {
-        self.is_rejected || self.status.is_draining() || self.watch.is_ending()
+        self.watch.is_rejected() || self.status.is_draining() || self.watch.is_ending()
     }
 
     /// Drives the connection to its end. If it is to be closed, it ends after the requests in flight.

@@ -274,7 +274,6 @@ impl Worker {
             scheme: if tls.is_some() { "https" } else { "http" },
             door,
             kind,
-            is_rejected,
             settings: self.settings.load_full(),
             gateway: self.gateway.clone(),
             status: self.status.clone(),

@@ -42,6 +42,14 @@ fn start(keys: &str, url: &str) -> Gateway {
     Gateway::start(&format!("[server]\nworkers = 1\n{keys}\n{}", forward_all(url, "")))
 }
 
+/// Starts a gateway that answers by itself, on so many connections.
+fn answering(connections: u32) -> Gateway {
+    Gateway::start(&format!(
+        "[server]\nworkers = 1\nmax_connections = {connections}\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\n"
+    ))
+}
+
 fn impatient(url: &str) -> Gateway {
     start("timeouts = { idle = \"500ms\" }", url)
 }
@@ -273,9 +281,7 @@ fn of_a_burst_at_the_bound_each_is_served_or_told_to_come_back() {
 /// Their requests have come, though a worker that stands still again and again takes a while to look at them.
 #[test]
 fn of_a_larger_burst_each_is_served_too() {
-    let gateway = Gateway::start(
-        "[server]\nworkers = 1\nmax_connections = 500\n[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n",
-    );
+    let gateway = answering(500);
     gateway.pause();
     let mut burst: Vec<_> = (0..2_000).map(|_| gateway.client()).collect();
     burst.iter_mut().for_each(|client| client.send(GET));
@@ -291,12 +297,10 @@ fn of_a_larger_burst_each_is_served_too() {
     assert_eq!(closed.count(), 0, "got no answer");
 }
 
-/// Their next requests have come, though the gateway hasn't looked yet when others need room.
+/// Connections whose next requests have come stay, though the gateway hasn't looked at them when others need room.
 #[test]
 fn who_asks_again_makes_no_room() {
-    let gateway = Gateway::start(
-        "[server]\nworkers = 1\nmax_connections = 200\n[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n",
-    );
+    let gateway = answering(200);
     let mut kept: Vec<_> = (0..150).map(|_| gateway.client()).collect();
     assert!(kept.iter_mut().all(|client| client.get("/").status == 204));
     gateway.pause();
@@ -309,9 +313,7 @@ fn who_asks_again_makes_no_room() {
 /// The first silent ones are served, and the next ones are to get a 503. Neither stays in the way of those who ask.
 #[test]
 fn silent_connections_beyond_all_slots_keep_nobody_out() {
-    let gateway = Gateway::start(
-        "[server]\nworkers = 1\nmax_connections = 50\n[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n",
-    );
+    let gateway = answering(50);
     let _silent: Vec<_> = (0..1_000).map(|_| gateway.client()).collect();
     // Its turn comes behind theirs, and maybe before the last of them are idle.
     gateway.get("/");
@@ -336,7 +338,7 @@ fn who_is_turned_away_makes_no_room() {
     assert_eq!(busy.answer().status, 200);
 }
 
-/// Those that are to get a 503 and never complete their requests delay that of others a quarter of a second at most.
+/// Connections that are to get a 503, and whose requests break off, don't hold up those of others until they are late.
 #[test]
 fn heads_that_break_off_delay_no_503() {
     let (upstream, release) = WireUpstream::answering_when_told(OK);

@@ -293,8 +293,8 @@ pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
     Ok(length)
 }
 
-/// Parses a number of decimal digits and nothing else. It is below 2^63, since servers whose lengths are signed would take a greater
-/// one for a negative one.
+/// Parses a number of decimal digits and nothing else, below 2^63: servers whose lengths are signed would take a greater one for a
+/// negative one.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -274,7 +274,7 @@ impl HeldLease {
     /// Holds a lease in the store where it was taken. It must be called in a tokio runtime.
     pub(super) fn new(store: &Arc<Store>, lease: Lease) -> Self {
         let (store, renewed) = (store.clone(), lease.clone());
-        // The last two thirds of a lease are for renewals that fail.
+        // Two thirds of the lease are left to repeat a renewal that fails.
         let every = Duration::from_micros(lease.quota.window_us / 3);
         let renewal = tokio::spawn({
             let store = store.clone();

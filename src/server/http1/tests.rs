@@ -39,7 +39,6 @@ impl Client {
             scheme: "http",
             door: Door::Requests,
             kind: PeerKind::Client,
-            is_rejected: false,
             settings: Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
             status: Arc::new(Status::new(Arc::default(), Vec::new())),
