@@ -9,6 +9,7 @@
 
 mod accept;
 mod client;
+mod clients;
 mod connection;
 mod files;
 mod frames;

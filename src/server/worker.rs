@@ -17,8 +17,8 @@ use tokio::{
     net::{TcpStream, UnixStream},
     runtime::{Builder, Handle},
     sync::{mpsc, oneshot, watch},
-    task::{AbortHandle, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,7 @@ use super::{
     FirstConnection, Stage, Status,
     accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, PeerKind},
     client::Watch,
+    clients::{Client, Clients, note_closed},
     connection::ClientConnection,
     listener::{ClientStream, Door},
     proxy_protocol,
@@ -40,9 +41,6 @@ use super::{
 const ACCEPTED_MOST: usize = 1024;
 /// The interval at which connections are checked: of clients for inactivity, and to upstreams for idleness.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// The most connections that are compared to find the one that has been idle longest; comparing all would
-/// take time.
-const COMPARED_MOST: usize = 256;
 /// The most time at shutdown to wait for the store to receive records and releases that are sent in the
 /// background.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
@@ -101,11 +99,11 @@ async fn run(
         settings,
         slots,
         gateway: gateway.clone(),
-        status,
         unidentified: JoinSet::new(),
         connections: JoinSet::new(),
         streams: Default::default(),
-        clients: Vec::new(),
+        clients: Clients::new(status.clone()),
+        status,
         surplus: Default::default(),
         surplus_log: LogThrottle::default(),
         is_closing: false,
@@ -124,7 +122,7 @@ async fn run(
                 }
             }
             now = checks.tick() => {
-                worker.close_late(now);
+                worker.clients.close_late(worker.settings.load().timeouts, now);
                 worker.enforce_limit();
                 gateway.load().close_idle();
                 retired.lock().retain(|gateway| {
@@ -153,8 +151,7 @@ struct Worker {
     connections: JoinSet<()>,
     /// The tasks of the HTTP/2 requests of each kind of peers.
     streams: [TaskTracker; PeerKind::ALL.len()],
-    /// The clients of the connections. Those of closed ones are removed at the next check.
-    clients: Vec<WatchedClient>,
+    clients: Clients,
     /// The number of connections of each kind of peers above the limit at the last check.
     surplus: [usize; PeerKind::ALL.len()],
     surplus_log: LogThrottle,
@@ -171,46 +168,12 @@ struct Arrival {
     is_rejected: bool,
 }
 
-/// A client, and the task that serves it.
-struct WatchedClient {
-    peer: SocketAddr,
-    kind: PeerKind,
-    watch: Arc<Watch>,
-    task: AbortHandle,
-}
-
-impl WatchedClient {
-    /// Returns true if the connection has been closed: nothing else holds its watch.
-    fn is_closed(&self) -> bool {
-        Arc::strong_count(&self.watch) == 1
-    }
-
-    /// Closes the connection at once, or gracefully if the client can be informed over HTTP/2. Returns true
-    /// if it is closed.
-    fn close(&self, reason: &str, status: &Status) -> bool {
-        if !self.watch.is_ending() {
-            note_closed(self.peer, reason, status);
-            if reason == "request" && self.watch.is_http2() {
-                self.watch.end();
-                return false;
-            }
-        }
-        self.task.abort();
-        true
-    }
-}
-
-fn note_closed(peer: SocketAddr, reason: &str, status: &Status) {
-    tracing::debug!(%peer, reason, "closing a client's connection");
-    status.note_closed(reason);
-}
-
 /// Serves a connection after its client's address is known.
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
     fn accept(&mut self, Accepted { stream, peer, door, kind, mut guard, is_surplus }: Accepted) {
-        let is_rejected = is_surplus && !self.make_room(kind);
+        let is_rejected = is_surplus && !self.clients.make_room(kind);
         if is_rejected {
             guard.note_rejected();
             self.status.note_closed("surplus");
@@ -301,7 +264,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.push(WatchedClient { peer, kind, watch, task });
+        self.clients.add(Client { peer, kind, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -324,18 +287,7 @@ impl Worker {
     fn end(&mut self) {
         self.is_closing = true;
         self.unidentified.abort_all();
-        self.clients.iter().for_each(|client| client.watch.end());
-    }
-
-    /// Closes the connections of clients that are late.
-    fn close_late(&mut self, now: Instant) {
-        let Self { clients, settings, status, .. } = self;
-        let timeouts = settings.load().timeouts;
-        clients.retain(|client| match client.watch.missed(timeouts, now) {
-            _ if client.is_closed() => false,
-            Some(missed) => !client.close(missed, status),
-            None => true,
-        });
+        self.clients.end();
     }
 
     /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
@@ -346,35 +298,13 @@ impl Worker {
             let surplus = self.slots.surplus(kind);
             let lasting = surplus.min(mem::replace(&mut self.surplus[kind as usize], surplus));
             for _ in 0..lasting.div_ceil(self.status.workers()) {
-                if !self.make_room(kind) {
+                if !self.clients.make_room(kind) {
                     break;
                 }
             }
             if self.slots.are_taken(kind) {
-                let rejected =
-                    self.clients.iter().filter(|client| client.kind == kind && client.watch.is_rejected());
-                let idle = rejected.filter(|client| client.watch.idle_since().is_some());
-                idle.for_each(|client| client.watch.leave());
+                self.clients.close_rejected(kind);
             }
         }
-    }
-
-    /// Closes the connection to a peer of this kind that has been idle longest, or else one of those that get a 503, unless its next
-    /// request has come. Returns false if that makes no room: it was one of these, or none is idle.
-    fn make_room(&mut self, kind: PeerKind) -> bool {
-        let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
-        let places = (0..count).map(|step| (from + step) % count);
-        let is_there = |at: &usize| {
-            let client = &self.clients[*at];
-            client.kind == kind && !client.is_closed()
-        };
-        let there = places.filter(is_there).take(COMPARED_MOST);
-        let idle = there.filter_map(|at| {
-            let watch = &self.clients[at].watch;
-            Some((watch.is_rejected(), watch.idle_since()?, at))
-        });
-        let Some((is_rejected, _, longest)) = idle.min() else { return false };
-        self.clients[longest].watch.leave();
-        !is_rejected
     }
 }
