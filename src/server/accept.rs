@@ -1,11 +1,11 @@
 //! Accepting connections: each takes a slot, and goes to a worker.
 
 use std::{
-    io, mem,
+    io,
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -57,13 +57,14 @@ impl PeerKind {
 }
 
 /// The slots for the connections of each [kind](PeerKind) of peers: `max_connections`, and some for those that get a 503.
+#[derive(Debug)]
 pub(super) struct ConnectionSlots {
     counts: [SlotCounts; PeerKind::ALL.len()],
     settings: Arc<ArcSwap<ConnectionSettings>>,
     changes: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct SlotCounts {
     /// The slots of open connections, and of listeners that wait for their next one.
     taken: AtomicUsize,
@@ -72,10 +73,14 @@ struct SlotCounts {
 }
 
 /// A slot for a connection, in use until it is dropped.
-pub(super) struct ConnectionSlot {
+pub(super) struct ConnectionSlot(Arc<Place>);
+
+/// A connection's place among those that are served, if it has one. Without it, its requests get a 503.
+#[derive(Debug)]
+pub(super) struct Place {
     slots: Arc<ConnectionSlots>,
     kind: PeerKind,
-    is_served: bool,
+    is_taken: AtomicBool,
 }
 
 /// The acceptors' view of a worker.
@@ -102,9 +107,9 @@ pub(super) struct ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    /// Notes that the connection gets a 503, so that it takes no place of those that are served.
-    pub(super) fn note_rejected(&mut self) {
-        self.slot.end_serving();
+    /// Returns the place of the connection among those that are served.
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.slot.0
     }
 }
 
@@ -179,16 +184,16 @@ impl Control {
     async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
         let may_ask =
             || self.gateway.load().admits_caller(peer.ip(), self.settings.load().tls.at(door).is_some());
-        let slot = match slot.kind {
+        let slot = match slot.0.kind {
             PeerKind::Caller if !may_ask() => self.slots.take_now(PeerKind::Stranger),
             _ => Some(slot),
         };
-        let Some(mut slot) = slot else { return self.status.note_closed("surplus") };
+        let Some(slot) = slot else { return self.status.note_closed("surplus") };
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let (kind, is_surplus) = (slot.kind, slot.begin_serving());
+        let (kind, is_surplus) = (slot.0.kind, slot.0.take());
         let guard = ConnectionGuard { connections: inbox.connections.clone(), slot };
         if inbox.accepted.send(Accepted { stream, peer, door, kind, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");
@@ -242,7 +247,8 @@ impl ConnectionSlots {
         let most = self.most();
         let another = |taken| (taken < most).then_some(taken + 1);
         let taken = self.counts[kind as usize].taken.fetch_update(Relaxed, Relaxed, another);
-        taken.ok().map(|_| ConnectionSlot { slots: self.clone(), kind, is_served: false })
+        taken.ok()?;
+        Some(ConnectionSlot(Arc::new(Place::new(self.clone(), kind))))
     }
 
     /// Waits until all slots are free.
@@ -257,26 +263,57 @@ impl ConnectionSlots {
     }
 }
 
-impl ConnectionSlot {
-    /// Counts its connection as served. Returns true if there are already `max_connections` others.
-    fn begin_serving(&mut self) -> bool {
-        self.is_served = true;
-        let others = self.slots.counts[self.kind as usize].served.fetch_add(1, Relaxed);
-        others >= self.slots.settings.load().clients_most
+impl Place {
+    pub(super) fn new(slots: Arc<ConnectionSlots>, kind: PeerKind) -> Self {
+        Self { slots, kind, is_taken: false.into() }
     }
 
-    fn end_serving(&mut self) {
-        if mem::take(&mut self.is_served) {
-            self.slots.counts[self.kind as usize].served.fetch_sub(1, Relaxed);
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken.load(Relaxed)
+    }
+
+    /// Takes a place. Returns true if `max_connections` others have one.
+    fn take(&self) -> bool {
+        self.is_taken.store(true, Relaxed);
+        self.served().fetch_add(1, Relaxed) >= self.most()
+    }
+
+    /// Takes a place if one is free.
+    pub(super) fn take_free(&self) -> bool {
+        let another = |served| (served < self.most()).then_some(served + 1);
+        let is_free = self.served().fetch_update(Relaxed, Relaxed, another).is_ok();
+        self.is_taken.fetch_or(is_free, Relaxed);
+        is_free
+    }
+
+    /// Takes the place of another connection.
+    pub(super) fn take_from(&self, other: &Self) {
+        other.is_taken.store(false, Relaxed);
+        self.is_taken.store(true, Relaxed);
+    }
+
+    /// Frees the place, if it is taken.
+    pub(super) fn free(&self) {
+        if self.is_taken.swap(false, Relaxed) {
+            self.served().fetch_sub(1, Relaxed);
         }
+    }
+
+    fn served(&self) -> &AtomicUsize {
+        &self.slots.counts[self.kind as usize].served
+    }
+
+    fn most(&self) -> usize {
+        self.slots.settings.load().clients_most
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.end_serving();
-        self.slots.counts[self.kind as usize].taken.fetch_sub(1, Relaxed);
-        self.slots.changes.notify_waiters();
+        let Place { slots, kind, .. } = &*self.0;
+        self.0.free();
+        slots.counts[*kind as usize].taken.fetch_sub(1, Relaxed);
+        slots.changes.notify_waiters();
     }
 }
 

@@ -27,11 +27,13 @@ use tokio::{
     time::Instant,
 };
 
+use super::accept::Place;
+
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
 
 /// The time for which a new connection isn't idle once it waits. Its request may be on its way.
-const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
+pub(super) const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +53,8 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
-    /// True if there are too many connections, so that requests get a 503. The beginning of a request doesn't keep such a connection from being idle.
-    is_rejected: bool,
+    /// Without it, the beginning of a request doesn't keep the connection from being idle.
+    place: Arc<Place>,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,7 @@ enum Expected {
 
 impl Watch {
     /// Creates the watch of a new connection.
-    pub(super) fn new(is_rejected: bool) -> Self {
+    pub(super) fn new(place: Arc<Place>) -> Self {
         let state = WatchState {
             expected: Expected::First(Instant::now(), None),
             in_flight: 0,
@@ -97,12 +99,38 @@ impl Watch {
             blocked_since: None,
             is_looking: false,
         };
-        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), is_rejected }
+        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
 
     /// Returns true if there are too many connections, so that requests get a 503.
     pub(super) fn is_rejected(&self) -> bool {
-        self.is_rejected
+        !self.place.is_taken()
+    }
+
+    /// Returns the time since when the connection has been waiting for a request or the rest of its head, if it is.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        match state.expected {
+            Expected::First(since, Some(_)) | Expected::Head(Some(since)) | Expected::Next(since) => {
+                Some(since)
+            }
+            _ => None,
+        }
+        .filter(|_| state.blocked_since.is_none())
+    }
+
+    /// Takes a place if one is free, so that requests are served.
+    pub(super) fn take_free_place(&self) -> bool {
+        self.place.take_free()
+    }
+
+    /// Takes the place of a connection that waits, so that this one is served, and the other is not.
+    pub(super) fn take_place_of(&self, other: &Self) {
+        self.place.take_from(&other.place);
+        let expected = &mut other.state.lock().expected;
+        if let Expected::Head(Some(since)) = *expected {
+            *expected = Expected::First(since, Some(since));
+        }
     }
 
     /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
@@ -253,7 +281,7 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
-            Expected::First(..) if self.is_rejected => {}
+            Expected::First(..) | Expected::Next(_) if self.is_rejected() => {}
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}

@@ -53,6 +53,11 @@ impl Clients {
         });
     }
 
+    /// Returns true if some connections are to get a 503.
+    pub(super) fn have_rejected(&self) -> bool {
+        self.list.lock().iter().any(|client| client.watch.is_rejected() && !client.is_closed())
+    }
+
     /// Closes the connections to peers of this kind that are to get a 503 and are idle.
     pub(super) fn close_rejected(&self, kind: PeerKind) {
         let list = self.list.lock();
@@ -73,6 +78,16 @@ impl Clients {
         let Some((is_rejected, _, watch)) = longest else { return false };
         watch.leave();
         !is_rejected
+    }
+
+    /// Gives a connection whose request has come the place of the one to a peer of this kind that waits for a request longest.
+    /// Returns false if none waits.
+    pub(super) fn give_place(&self, kind: PeerKind, asking: &Watch) -> bool {
+        let list = self.list.lock();
+        let served = sample(&list, kind).filter(|client| !client.watch.is_rejected());
+        let waiting = served.filter_map(|client| Some((client.watch.waits_since()?, &client.watch)));
+        let longest = waiting.min_by_key(|(since, _)| *since);
+        longest.map(|(_, waiting)| asking.take_place_of(waiting)).is_some()
     }
 }
 

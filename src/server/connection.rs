@@ -28,6 +28,7 @@ use super::{
     ConnectionSettings, Door, Status,
     accept::PeerKind,
     client::{Http2Request, Watch, Watched},
+    clients::Clients,
     frames::Metered,
     health,
     http1::Http1Server,
@@ -56,6 +57,8 @@ pub(super) struct ClientConnection {
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
+    /// All clients of the worker.
+    pub(super) clients: Arc<Clients>,
     /// The tasks of the HTTP/2 requests of peers of its kind, at the worker.
     pub(super) streams: TaskTracker,
 }
@@ -130,7 +133,7 @@ impl ClientConnection {
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
             // Its own task isn't among the others yet.
-            let has_room = !served.watch.is_rejected() && streams.has_room();
+            let has_room = served.has_place() && streams.has_room();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
@@ -183,6 +186,13 @@ impl ClientConnection {
             Door::Requests => self.gateway.load().is_proxy(self.peer.ip()),
             Door::Decisions | Door::PlainDecisions => self.kind == PeerKind::Caller,
         }
+    }
+
+    /// Returns true if the current request is to be served: the connection has a place, or one is free, or that of another which waits
+    /// for a request.
+    pub(super) fn has_place(&self) -> bool {
+        let watch = &self.watch;
+        !watch.is_rejected() || watch.take_free_place() || self.clients.give_place(self.kind, watch)
     }
 
     /// Returns the other end of the connection.

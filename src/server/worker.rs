@@ -29,7 +29,7 @@ use crate::gateway::Gateway;
 use super::{
     FirstConnection, Stage, Status,
     accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, PeerKind},
-    client::Watch,
+    client::{EXPECTED_WITHIN, Watch},
     clients::{Client, Clients, note_closed},
     connection::ClientConnection,
     listener::{ClientStream, Door},
@@ -41,6 +41,9 @@ use super::{
 const ACCEPTED_MOST: usize = 1024;
 /// The interval at which connections are checked: of clients for inactivity, and to upstreams for idleness.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
+/// The interval at which connections are checked that are to get a 503, while there are any. It is a little longer than the time
+/// after which they are idle, so that those accepted just after a check are idle at the next one.
+const CHECK_REJECTED_EVERY: Duration = EXPECTED_WITHIN.saturating_add(Duration::from_millis(10));
 /// The most time at shutdown to wait for the store to receive records and releases that are sent in the
 /// background.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
@@ -102,14 +105,18 @@ async fn run(
         unidentified: JoinSet::new(),
         connections: JoinSet::new(),
         streams: Default::default(),
-        clients: Clients::new(status.clone()),
+        clients: Arc::new(Clients::new(status.clone())),
         status,
         surplus: Default::default(),
         surplus_log: LogThrottle::default(),
+        has_rejected: false,
         is_closing: false,
     };
-    let mut checks = interval(CHECK_EVERY);
-    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let [mut checks, mut checks_of_rejected] = [CHECK_EVERY, CHECK_REJECTED_EVERY].map(|every| {
+        let mut checks = interval(every);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        checks
+    });
     loop {
         tokio::select! {
             Some(accepted) = accepted.recv() => worker.accept(accepted),
@@ -130,6 +137,7 @@ async fn run(
                     gateway.inspect(|gateway| gateway.close_retired()).is_some()
                 });
             }
+            _ = checks_of_rejected.tick(), if worker.has_rejected => worker.close_rejected(),
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::NotListening => {}
                 Stage::Closing => worker.end(),
@@ -151,10 +159,12 @@ struct Worker {
     connections: JoinSet<()>,
     /// The tasks of the HTTP/2 requests of each kind of peers.
     streams: [TaskTracker; PeerKind::ALL.len()],
-    clients: Clients,
+    clients: Arc<Clients>,
     /// The number of connections of each kind of peers above the limit at the last check.
     surplus: [usize; PeerKind::ALL.len()],
     surplus_log: LogThrottle,
+    /// True if there may be connections that are to get a 503.
+    has_rejected: bool,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
 }
@@ -165,17 +175,15 @@ struct Arrival {
     door: Door,
     kind: PeerKind,
     guard: ConnectionGuard,
-    is_rejected: bool,
 }
 
 /// Serves a connection after its client's address is known.
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
-    fn accept(&mut self, Accepted { stream, peer, door, kind, mut guard, is_surplus }: Accepted) {
-        let is_rejected = is_surplus && !self.clients.make_room(kind);
-        if is_rejected {
-            guard.note_rejected();
+    fn accept(&mut self, Accepted { stream, peer, door, kind, guard, is_surplus }: Accepted) {
+        if is_surplus && !self.clients.make_room(kind) {
+            guard.place().free();
             self.status.note_closed("surplus");
             if self.surplus_log.is_due() {
                 let others = match kind {
@@ -188,8 +196,7 @@ impl Worker {
                 );
             }
         }
-        let (settings, arrival) =
-            (self.settings.load_full(), Arrival { peer, door, kind, guard, is_rejected });
+        let (settings, arrival) = (self.settings.load_full(), Arrival { peer, door, kind, guard });
         let served = match stream {
             ClientStream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
                 let tls = settings.tls.at(door).map(|tls| tls.acceptor.clone());
@@ -229,9 +236,10 @@ impl Worker {
         &mut self,
         stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
-        Arrival { peer, door, kind, guard, is_rejected }: Arrival,
+        Arrival { peer, door, kind, guard }: Arrival,
     ) {
-        let watch = Arc::new(Watch::new(is_rejected));
+        let watch = Arc::new(Watch::new(guard.place().clone()));
+        self.has_rejected |= watch.is_rejected();
         let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
@@ -241,6 +249,7 @@ impl Worker {
             gateway: self.gateway.clone(),
             status: self.status.clone(),
             watch: watch.clone(),
+            clients: self.clients.clone(),
             streams: self.streams[kind as usize].clone(),
         };
         let (status, own_watch) = (self.status.clone(), watch.clone());
@@ -292,7 +301,7 @@ impl Worker {
 
     /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
     /// lowered the limit. Only connections that were above it at the last check count, since a new connection
-    /// makes room on its own. If further ones can't even be accepted, those that are to get a 503 and are idle are closed, too.
+    /// makes room on its own.
     fn enforce_limit(&mut self) {
         for kind in PeerKind::ALL {
             let surplus = self.slots.surplus(kind);
@@ -302,9 +311,14 @@ impl Worker {
                     break;
                 }
             }
-            if self.slots.are_taken(kind) {
-                self.clients.close_rejected(kind);
-            }
         }
+    }
+
+    /// Closes the connections that are to get a 503 and are idle, if further ones can't even be accepted.
+    fn close_rejected(&mut self) {
+        for kind in PeerKind::ALL.into_iter().filter(|kind| self.slots.are_taken(*kind)) {
+            self.clients.close_rejected(kind);
+        }
+        self.has_rejected = self.clients.have_rejected();
     }
 }

@@ -323,6 +323,47 @@ fn silent_connections_beyond_all_slots_keep_nobody_out() {
     }
 }
 
+/// A place is for who asks, even if those that have it have only just come.
+#[test]
+fn who_asks_takes_the_place_of_who_has_not_asked() {
+    let gateway = answering(1);
+    for sent in [&b""[..], b"GET / HTTP/1.1\r\nHos"] {
+        for _ in 0..20 {
+            let mut other = gateway.client();
+            other.send(sent);
+            let mut asking = gateway.client();
+            assert_eq!(asking.get("/").status, 204);
+            // It stays, and takes the place back when it asks.
+            other.send(&GET[sent.len()..]);
+            assert_eq!(other.answer().status, 204);
+            assert_eq!(asking.get("/").status, 204);
+        }
+    }
+}
+
+/// While they come, there is room for all who ask.
+#[test]
+fn silent_connections_in_batches_keep_nobody_out() {
+    const BUSY: usize = 150;
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 1\nmax_connections = 200\n{}[[routes]]\npath = \"/free\"\nrespond = {{ status = 204 }}\n",
+        forward_all(&upstream.url(), "")
+    ));
+    let mut busy: Vec<_> = (0..BUSY).map(|_| gateway.client()).collect();
+    busy.iter_mut().for_each(|client| client.send(GET));
+    wait_until("they are in use", || upstream.connections() == BUSY);
+    for _ in 0..5 {
+        let _silent: Vec<_> = (0..300).map(|_| gateway.client()).collect();
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(400) {
+            assert_eq!(gateway.get("/free").status, 204);
+        }
+    }
+    busy.iter().for_each(|_| release.send(()).unwrap());
+    assert!(busy.iter_mut().all(|client| client.answer().status == 200));
+}
+
 #[test]
 fn who_is_turned_away_makes_no_room() {
     let (upstream, release) = WireUpstream::answering_when_told(OK);
@@ -346,11 +387,14 @@ fn heads_that_break_off_delay_no_503() {
     let mut busy = gateway.client();
     busy.send(GET);
     wait_until("the connection is in use", || upstream.connections() == 1);
-    let mut halves: Vec<_> = (0..200).map(|_| gateway.client()).collect();
+    let mut halves: Vec<_> = (0..1_000).map(|_| gateway.client()).collect();
     halves.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\nHos"));
+    let since = Instant::now();
     for _ in 0..5 {
         assert_turned_away(&gateway.get("/"));
     }
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
     release.send(()).unwrap();
     assert_eq!(busy.answer().status, 200);
 }

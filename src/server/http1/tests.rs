@@ -14,7 +14,13 @@ use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{ConnectionSettings, Door, Status, accept::PeerKind, client::Watch, settings::TlsOfDoors},
+    server::{
+        ConnectionSettings, Door, Status,
+        accept::{ConnectionSlots, PeerKind, Place},
+        client::Watch,
+        clients::Clients,
+        settings::TlsOfDoors,
+    },
 };
 
 const TOML: &str = "[limits.l]\nkey = \"global\"\nrate = \"1/h\"\n[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
@@ -33,16 +39,20 @@ impl Client {
     fn connect() -> Self {
         let (config, _) = Config::parse("gateway.toml", TOML, &|_| None).unwrap();
         let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
-        let watch = Arc::new(Watch::new(false));
+        let settings = Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1));
+        let slots = ConnectionSlots::new(Arc::new(ArcSwap::new(settings.clone())));
+        let watch = Arc::new(Watch::new(Place::new(slots, PeerKind::Client).into()));
+        let status = Arc::new(Status::new(Arc::default(), Vec::new()));
         let connection = ClientConnection {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
             door: Door::Requests,
             kind: PeerKind::Client,
-            settings: Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
+            settings,
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
-            status: Arc::new(Status::new(Arc::default(), Vec::new())),
+            status: status.clone(),
             watch: watch.clone(),
+            clients: Arc::new(Clients::new(status)),
             streams: TaskTracker::default(),
         };
         let (stream, server) = duplex(1 << 20);
