@@ -157,7 +157,9 @@ impl LoadedConfig {
                 let why = if is_utf16 {
                     "it is UTF-16, save it as UTF-8".to_owned()
                 } else {
-                    error.utf8_error().to_string()
+                    let readable = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                    let line = 1 + readable.iter().filter(|byte| **byte == b'\n').count();
+                    format!("line {line} has a byte that isn't UTF-8")
                 };
                 io::Error::new(io::ErrorKind::InvalidData, why)
             })
