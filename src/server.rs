@@ -20,6 +20,7 @@ mod linger;
 mod listener;
 pub(crate) mod proxy_protocol;
 mod settings;
+mod slots;
 mod start_error;
 mod status;
 mod systemd;
@@ -48,9 +49,10 @@ use tokio::{
 use tollgate_limiter::StoreError;
 
 use self::{
-    accept::{ConnectionSlots, Inbox},
+    accept::Inbox,
     listener::{Door, Entrance, Listener, Listeners},
     settings::{ConnectionSettings, TlsOfDoors},
+    slots::ConnectionSlots,
     worker::{RetiredGateways, WorkerContext},
 };
 pub use self::{

@@ -27,7 +27,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::accept::Place;
+use super::slots::ServedPlace;
 
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
@@ -54,7 +54,7 @@ pub(super) struct Watch {
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
     /// Without it, the beginning of a request doesn't keep the connection from being idle.
-    place: Arc<Place>,
+    place: Arc<ServedPlace>,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ enum Expected {
 
 impl Watch {
     /// Creates the watch of a new connection.
-    pub(super) fn new(place: Arc<Place>) -> Self {
+    pub(super) fn new(place: Arc<ServedPlace>) -> Self {
         let state = WatchState {
             expected: Expected::First(Instant::now(), None),
             in_flight: 0,

@@ -7,8 +7,8 @@ use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     Status,
-    accept::PeerKind,
     client::{ClientTimeouts, Watch},
+    slots::PeerKind,
 };
 
 /// The most connections that are compared to find the one that has been idle longest; comparing all would

@@ -26,7 +26,6 @@ use tollgate_http1::{Input, Stream};
 
 use super::{
     ConnectionSettings, Door, Status,
-    accept::PeerKind,
     client::{Http2Request, Watch, Watched},
     clients::Clients,
     frames::Metered,
@@ -35,6 +34,7 @@ use super::{
     http2::{self, StreamExecutor},
     linger,
     settings::H2,
+    slots::PeerKind,
 };
 
 /// Sent to an HTTP/2 client if HTTP/2 is disabled.

@@ -28,13 +28,14 @@ use crate::gateway::Gateway;
 
 use super::{
     FirstConnection, Stage, Status,
-    accept::{Accepted, ConnectionGuard, ConnectionSlots, Inbox, LogThrottle, PeerKind},
+    accept::{Accepted, ConnectionGuard, Inbox, LogThrottle},
     client::{EXPECTED_WITHIN, Watch},
     clients::{Client, Clients, note_closed},
     connection::ClientConnection,
     listener::{ClientStream, Door},
     proxy_protocol,
     settings::ConnectionSettings,
+    slots::{ConnectionSlots, PeerKind},
 };
 
 /// The most accepted connections that wait for a worker.

@@ -16,10 +16,10 @@ use crate::{
     gateway::Gateway,
     server::{
         ConnectionSettings, Door, Status,
-        accept::{ConnectionSlots, PeerKind, Place},
         client::Watch,
         clients::Clients,
         settings::TlsOfDoors,
+        slots::{ConnectionSlots, PeerKind, ServedPlace},
     },
 };
 
@@ -41,7 +41,7 @@ impl Client {
         let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
         let settings = Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1));
         let slots = ConnectionSlots::new(Arc::new(ArcSwap::new(settings.clone())));
-        let watch = Arc::new(Watch::new(Place::new(slots, PeerKind::Client).into()));
+        let watch = Arc::new(Watch::new(ServedPlace::new(slots, PeerKind::Client).into()));
         let status = Arc::new(Status::new(Arc::default(), Vec::new()));
         let connection = ClientConnection {
             peer: ([127, 0, 0, 1], 1).into(),
