@@ -50,6 +50,7 @@ use tollgate_limiter::StoreError;
 
 use self::{
     accept::Inbox,
+    clients::Clients,
     listener::{Door, Entrance, Listener, Listeners},
     settings::{ConnectionSettings, TlsOfDoors},
     slots::ConnectionSlots,
@@ -295,9 +296,10 @@ impl Workers {
             retired: RetiredGateways::default(),
             stage: is_at,
             status: status.clone(),
+            clients: Arc::new(Clients::new(status.clone())),
         };
-        for connections in connections {
-            let worker = context.start_worker(connections)?;
+        for (index, connections) in connections.into_iter().enumerate() {
+            let worker = context.start_worker(index, connections)?;
             inboxes.push(worker.inbox);
             threads.push(worker.thread);
             runtimes.push(worker.runtime);

@@ -43,7 +43,7 @@ pub(super) struct Accepted {
     pub(super) door: Door,
     pub(super) kind: PeerKind,
     pub(super) guard: ConnectionGuard,
-    /// True if `max_connections` others of this kind are served already.
+    /// True if there are more than `max_connections` of this kind.
     pub(super) is_surplus: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    /// Returns the place of the connection among those that are served.
+    /// Returns the place of the connection.
     pub(super) fn place(&self) -> &Arc<ServedPlace> {
         self.slot.place()
     }
@@ -135,12 +135,12 @@ impl Control {
             PeerKind::Caller if !may_ask() => self.slots.take_now(PeerKind::Stranger),
             _ => Some(slot),
         };
-        let Some(slot) = slot else { return self.status.note_closed("surplus") };
+        let Some(mut slot) = slot else { return self.status.note_closed("surplus") };
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let (kind, is_surplus) = (slot.kind(), slot.place().take());
+        let (kind, is_surplus) = (slot.kind(), slot.open());
         let guard = ConnectionGuard { connections: inbox.connections.clone(), slot };
         if inbox.accepted.send(Accepted { stream, peer, door, kind, guard, is_surplus }).await.is_err() {
             tracing::error!("closed a connection because its worker has ended");

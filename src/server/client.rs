@@ -53,7 +53,6 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
-    /// Without it, the beginning of a request doesn't keep the connection from being idle.
     place: Arc<ServedPlace>,
 }
 
@@ -87,6 +86,18 @@ enum Expected {
     Next(Instant),
 }
 
+impl WatchState {
+    /// Returns the time since when the connection has waited for a request or the rest of its head.
+    fn waits_since(&self) -> Option<Instant> {
+        match self.expected {
+            _ if self.blocked_since.is_some() => None,
+            Expected::First(since, _) | Expected::Head(Some(since)) | Expected::Next(since) => Some(since),
+            Expected::Head(None) => Some(Instant::now()),
+            Expected::Nothing => None,
+        }
+    }
+}
+
 impl Watch {
     /// Creates the watch of a new connection.
     pub(super) fn new(place: Arc<ServedPlace>) -> Self {
@@ -102,35 +113,26 @@ impl Watch {
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
 
-    /// Returns true if there are too many connections, so that requests get a 503.
-    pub(super) fn is_rejected(&self) -> bool {
-        !self.place.is_taken()
+    /// Returns true if the connection has a place. Otherwise its next request needs one.
+    pub(super) fn has_place(&self) -> bool {
+        self.place.is_taken()
     }
 
-    /// Returns the time since when the connection has been waiting for a request or the rest of its head, if it is.
-    pub(super) fn waits_since(&self) -> Option<Instant> {
-        let state = self.state.lock();
-        match state.expected {
-            Expected::First(since, Some(_)) | Expected::Head(Some(since)) | Expected::Next(since) => {
-                Some(since)
-            }
-            _ => None,
-        }
-        .filter(|_| state.blocked_since.is_none())
-    }
-
-    /// Takes a place if one is free, so that requests are served.
+    /// Takes a place if one is free.
     pub(super) fn take_free_place(&self) -> bool {
         self.place.take_free()
     }
 
-    /// Takes the place of a connection that waits, so that this one is served, and the other is not.
-    pub(super) fn take_place_of(&self, other: &Self) {
-        self.place.take_from(&other.place);
-        let expected = &mut other.state.lock().expected;
-        if let Expected::Head(Some(since)) = *expected {
-            *expected = Expected::First(since, Some(since));
-        }
+    /// Takes the place of another connection, unless its next request has come.
+    pub(super) fn take_place_of(&self, other: &Self) -> bool {
+        let state = other.state.lock();
+        state.waits_since().is_some() && self.place.take_from(&other.place)
+    }
+
+    /// Returns the time since when the connection has waited for a request or the rest of its head, if it does and has a place. Such a
+    /// connection may lose its place, but only an idle one may be closed.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        if self.has_place() { self.state.lock().waits_since() } else { None }
     }
 
     /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
@@ -217,17 +219,13 @@ impl Watch {
     /// Returns the time since when the connection has been idle, if it is and isn't leaving.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
+        let is_young = |since: Option<Instant>| since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN);
         match state.expected {
             _ if self.is_leaving.load(Relaxed) => None,
-            Expected::First(_, waits_since)
-                if waits_since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN) =>
-            {
-                None
-            }
-            Expected::First(since, _) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
-            // Of HTTP/2, the preface has come, but no request.
-            Expected::Head(Some(since)) if matches!(state.streams, Some((0, _))) => Some(since),
-            _ => None,
+            Expected::First(_, waits_since) if is_young(waits_since) => None,
+            // The beginning of a request keeps only a connection with a place.
+            Expected::Head(since) if self.has_place() || is_young(since) => None,
+            _ => state.waits_since(),
         }
     }
 
@@ -275,13 +273,13 @@ impl Watch {
 
     /// Records that nothing more is awaited of the client: the connection ends within a time of its own.
     pub(super) fn await_nothing(&self) {
+        self.place.free();
         self.state.lock().expected = Expected::Nothing;
     }
 
     fn note_read(&self) {
         let mut state = self.state.lock();
         match state.expected {
-            Expected::First(..) | Expected::Next(_) if self.is_rejected() => {}
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}

@@ -1,25 +1,30 @@
-//! The clients of a worker, and which of them make room for others.
+//! The clients whose connections are open, and which of them make room for others.
+//!
+//! A slot is for an open connection, a place for one that is served. A connection takes a place with its first request, so that
+//! those that haven't asked don't keep out those who do. If no place is free, it takes that of a connection that waits.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     Status,
+    accept::LogThrottle,
     client::{ClientTimeouts, Watch},
     slots::PeerKind,
 };
 
-/// The most connections that are compared to find the one that has been idle longest; comparing all would
-/// take time.
+/// The most connections of a worker that are compared to find the one that waits longest; comparing all would take time.
 const COMPARED_MOST: usize = 256;
 
-/// The clients of a worker's connections. Those of closed ones are removed at the next check. One thread uses it, so the
-/// lock is always free.
+/// The clients of all workers.
 pub(super) struct Clients {
-    list: Mutex<Vec<Client>>,
+    /// The clients of each worker. Those whose connections are closed are removed at the next check. Other workers look here only
+    /// if they need room.
+    lists: Box<[Mutex<Vec<Client>>]>,
     status: Arc<Status>,
+    full_log: Mutex<LogThrottle>,
 }
 
 /// A client, and the task that serves it.
@@ -32,70 +37,81 @@ pub(super) struct Client {
 
 impl Clients {
     pub(super) fn new(status: Arc<Status>) -> Self {
-        Self { list: Mutex::default(), status }
+        let lists = (0..status.workers()).map(|_| Mutex::default()).collect();
+        Self { lists, status, full_log: Mutex::default() }
     }
 
-    pub(super) fn add(&self, client: Client) {
-        self.list.lock().push(client);
+    /// Adds a client of this worker.
+    pub(super) fn add(&self, worker: usize, client: Client) {
+        self.lists[worker].lock().push(client);
     }
 
-    /// Closes all connections after the requests in flight.
-    pub(super) fn end(&self) {
-        self.list.lock().iter().for_each(|client| client.watch.end());
+    /// Closes all connections of this worker after the requests in flight.
+    pub(super) fn end(&self, worker: usize) {
+        self.lists[worker].lock().iter().for_each(|client| client.watch.end());
     }
 
-    /// Closes the connections of clients that are late.
-    pub(super) fn close_late(&self, timeouts: ClientTimeouts, now: Instant) {
-        self.list.lock().retain(|client| match client.watch.missed(timeouts, now) {
+    /// Closes the connections of this worker's clients that are late.
+    pub(super) fn close_late(&self, worker: usize, timeouts: ClientTimeouts, now: Instant) {
+        self.lists[worker].lock().retain(|client| match client.watch.missed(timeouts, now) {
             _ if client.is_closed() => false,
             Some(missed) => !client.close(missed, &self.status),
             None => true,
         });
     }
 
-    /// Returns true if some connections are to get a 503.
-    pub(super) fn have_rejected(&self) -> bool {
-        self.list.lock().iter().any(|client| client.watch.is_rejected() && !client.is_closed())
+    /// Closes the connection to a peer of this kind that has been idle longest, unless its next request has come. It is one of this
+    /// worker if possible. Returns false if none is idle.
+    pub(super) fn make_room(&self, worker: usize, kind: PeerKind) -> bool {
+        let make_room = |list: MutexGuard<'_, Vec<Client>>| {
+            longest(&list, kind, Watch::idle_since).inspect(|client| client.watch.leave()).is_some()
+        };
+        self.from(worker).any(make_room)
     }
 
-    /// Closes the connections to peers of this kind that are to get a 503 and are idle.
-    pub(super) fn close_rejected(&self, kind: PeerKind) {
-        let list = self.list.lock();
-        let rejected = list.iter().filter(|client| client.kind == kind && client.watch.is_rejected());
-        let idle = rejected.filter(|client| client.watch.idle_since().is_some());
-        idle.for_each(|client| client.watch.leave());
+    /// Takes a place for a request that has come, unless its connection has one: a free one, or that of the connection that waits
+    /// longest. Returns false if there is none.
+    pub(super) fn claim_place(&self, kind: PeerKind, asking: &Watch) -> bool {
+        let take = |list: MutexGuard<'_, Vec<Client>>| {
+            longest(&list, kind, Watch::waits_since).is_some_and(|client| asking.take_place_of(&client.watch))
+        };
+        let claims = asking.has_place()
+            || asking.take_free_place()
+            || self.from(fastrand::usize(..self.lists.len())).any(take);
+        if !claims {
+            self.note_full(kind);
+        }
+        claims
     }
 
-    /// Closes the connection to a peer of this kind that has been idle longest, or else one of those that get a 503, unless its next
-    /// request has come. Returns false if that makes no room: it was one of these, or none is idle.
-    pub(super) fn make_room(&self, kind: PeerKind) -> bool {
-        let list = self.list.lock();
-        let idle = sample(&list, kind).filter_map(|client| {
-            let watch = &client.watch;
-            Some((watch.is_rejected(), watch.idle_since()?, watch))
-        });
-        let longest = idle.min_by_key(|(is_rejected, since, _)| (*is_rejected, *since));
-        let Some((is_rejected, _, watch)) = longest else { return false };
-        watch.leave();
-        !is_rejected
+    fn note_full(&self, kind: PeerKind) {
+        self.status.note_closed("surplus");
+        if self.full_log.lock().is_due() {
+            let others = match kind {
+                PeerKind::Client => "clients",
+                PeerKind::Caller => "callers of [decisions]",
+                PeerKind::Stranger => "callers of [decisions] that may not ask",
+            };
+            tracing::warn!(
+                "all connections are in use, so further {others} get 503\nraise server.max_connections"
+            );
+        }
     }
 
-    /// Gives a connection whose request has come the place of the one to a peer of this kind that waits for a request longest.
-    /// Returns false if none waits.
-    pub(super) fn give_place(&self, kind: PeerKind, asking: &Watch) -> bool {
-        let list = self.list.lock();
-        let served = sample(&list, kind).filter(|client| !client.watch.is_rejected());
-        let waiting = served.filter_map(|client| Some((client.watch.waits_since()?, &client.watch)));
-        let longest = waiting.min_by_key(|(since, _)| *since);
-        longest.map(|(_, waiting)| asking.take_place_of(waiting)).is_some()
+    /// Returns the clients of this worker, and then of the others.
+    fn from(&self, worker: usize) -> impl Iterator<Item = MutexGuard<'_, Vec<Client>>> {
+        let (before, rest) = self.lists.split_at(worker);
+        rest.iter().chain(before).map(Mutex::lock)
     }
 }
 
-/// Returns some clients of this kind whose connections are open.
-fn sample(list: &[Client], kind: PeerKind) -> impl Iterator<Item = &Client> {
-    let from = fastrand::usize(..list.len().max(1));
-    let all = list[from..].iter().chain(&list[..from]);
-    all.filter(move |client| client.kind == kind && !client.is_closed()).take(COMPARED_MOST)
+/// Returns the client of this kind, among some, for which `since` is earliest.
+fn longest(list: &[Client], kind: PeerKind, since: impl Fn(&Watch) -> Option<Instant>) -> Option<&Client> {
+    let draw = |at| if list.len() <= COMPARED_MOST { at } else { fastrand::usize(..list.len()) };
+    let some = (0..list.len().min(COMPARED_MOST)).map(|at| &list[draw(at)]);
+    let open = some.filter(|client| client.kind == kind && !client.is_closed());
+    let waiting = open.filter_map(|client| Some((since(&client.watch)?, client)));
+    waiting.min_by_key(|(since, _)| *since).map(|(_, client)| client)
 }
 
 impl Client {

@@ -57,7 +57,6 @@ pub(super) struct ClientConnection {
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
-    /// All clients of the worker.
     pub(super) clients: Arc<Clients>,
     /// The tasks of the HTTP/2 requests of peers of its kind, at the worker.
     pub(super) streams: TaskTracker,
@@ -133,7 +132,7 @@ impl ClientConnection {
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
             // Its own task isn't among the others yet.
-            let has_room = served.has_place() && streams.has_room();
+            let has_room = served.claim_place() && streams.has_room();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
@@ -188,11 +187,9 @@ impl ClientConnection {
         }
     }
 
-    /// Returns true if the current request is to be served: the connection has a place, or one is free, or that of another which waits
-    /// for a request.
-    pub(super) fn has_place(&self) -> bool {
-        let watch = &self.watch;
-        !watch.is_rejected() || watch.take_free_place() || self.clients.give_place(self.kind, watch)
+    /// [Takes a place](Clients::claim_place) for the current request, unless the connection has one.
+    pub(super) fn claim_place(&self) -> bool {
+        self.clients.claim_place(self.kind, &self.watch)
     }
 
     /// Returns the other end of the connection.
@@ -202,7 +199,7 @@ impl ClientConnection {
 
     /// Returns true if the current request is the last on this connection.
     pub(super) fn is_last(&self) -> bool {
-        self.watch.is_rejected() || self.status.is_draining() || self.watch.is_ending()
+        !self.watch.has_place() || self.status.is_draining() || self.watch.is_ending()
     }
 
     /// Drives the connection to its end. If it is to be closed, it ends after the requests in flight.

@@ -209,7 +209,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 _ => body,
             };
             let request = request.map(|spelling| body.spelt(spelling));
-            let mut answered = pin!(connection.respond(request, connection.has_place()));
+            let mut answered = pin!(connection.respond(request, connection.claim_place()));
             poll_fn(|context| match answered.as_mut().poll(context) {
                 Poll::Ready(response) => Poll::Ready(Ok(response)),
                 Poll::Pending => self.wire.lock().poll_left(context).map(Err),

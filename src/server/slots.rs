@@ -10,8 +10,9 @@ use tokio::sync::Notify;
 
 use super::{listener::Door, settings::ConnectionSettings};
 
-/// The most connections beyond `max_connections`, whose clients get a 503. Further ones wait in the backlog.
-const REJECTED_MOST: usize = 64;
+/// The most open connections beyond `max_connections`. Further ones wait in the backlog.
+pub(super) const BEYOND_MOST: usize = 64;
+
 /// The kind of a connection's peer. None takes connections or requests from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKind {
@@ -35,7 +36,7 @@ impl PeerKind {
     }
 }
 
-/// The slots for the connections of each [kind](PeerKind) of peers: `max_connections`, and some for those that get a 503.
+/// The slots for the connections of each [kind](PeerKind) of peers: `max_connections`, and some more, which wait for a place or get a 503.
 #[derive(Debug)]
 pub(super) struct ConnectionSlots {
     counts: [SlotCounts; PeerKind::ALL.len()],
@@ -47,14 +48,19 @@ pub(super) struct ConnectionSlots {
 struct SlotCounts {
     /// The slots of open connections, and of listeners that wait for their next one.
     taken: AtomicUsize,
-    /// The slots of connections that are served, unlike those that get a 503.
+    /// The open connections.
+    open: AtomicUsize,
+    /// The taken places.
     served: AtomicUsize,
 }
 
 /// A slot for a connection, in use until it is dropped.
-pub(super) struct ConnectionSlot(Arc<ServedPlace>);
+pub(super) struct ConnectionSlot {
+    place: Arc<ServedPlace>,
+    is_open: bool,
+}
 
-/// A connection's place among those that are served, if it has one. Without it, its requests get a 503.
+/// A connection's place among the `max_connections` that are served, if it has taken one.
 #[derive(Debug)]
 pub(super) struct ServedPlace {
     slots: Arc<ConnectionSlots>,
@@ -72,9 +78,9 @@ impl ConnectionSlots {
         self.counts.iter().map(|counts| counts.taken.load(Relaxed)).sum()
     }
 
-    /// Returns by how many the connections of a kind that are served exceed `max_connections`.
+    /// Returns by how many the open connections of a kind exceed `max_connections`.
     pub(super) fn surplus(&self, kind: PeerKind) -> usize {
-        self.counts[kind as usize].served.load(Relaxed).saturating_sub(self.settings.load().clients_most)
+        self.counts[kind as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
     /// Returns true if all slots of a kind are taken, so that further connections wait in the backlog.
@@ -84,7 +90,7 @@ impl ConnectionSlots {
 
     /// Returns the number of slots of each kind.
     fn most(&self) -> usize {
-        self.settings.load().clients_most + REJECTED_MOST
+        self.settings.load().clients_most + BEYOND_MOST
     }
 
     /// Lets acceptors look at the settings again.
@@ -109,7 +115,7 @@ impl ConnectionSlots {
         let another = |taken| (taken < most).then_some(taken + 1);
         let taken = self.counts[kind as usize].taken.fetch_update(Relaxed, Relaxed, another);
         taken.ok()?;
-        Some(ConnectionSlot(Arc::new(ServedPlace::new(self.clone(), kind))))
+        Some(ConnectionSlot { place: ServedPlace::new(self.clone(), kind).into(), is_open: false })
     }
 
     /// Waits until all slots are free.
@@ -133,57 +139,58 @@ impl ServedPlace {
         self.is_taken.load(Relaxed)
     }
 
-    /// Takes a place. Returns true if `max_connections` others have one.
-    pub(super) fn take(&self) -> bool {
-        self.is_taken.store(true, Relaxed);
-        self.served().fetch_add(1, Relaxed) >= self.most()
-    }
-
-    /// Takes a place if one is free.
+    /// Takes a place if one is free. Must not be called if it is taken.
     pub(super) fn take_free(&self) -> bool {
-        let another = |served| (served < self.most()).then_some(served + 1);
-        let is_free = self.served().fetch_update(Relaxed, Relaxed, another).is_ok();
-        self.is_taken.fetch_or(is_free, Relaxed);
+        let most = self.slots.settings.load().clients_most;
+        let another = |served| (served < most).then_some(served + 1);
+        let is_free = self.counts().served.fetch_update(Relaxed, Relaxed, another).is_ok();
+        self.is_taken.store(is_free, Relaxed);
         is_free
     }
 
-    /// Takes the place of another connection.
-    pub(super) fn take_from(&self, other: &Self) {
-        other.is_taken.store(false, Relaxed);
-        self.is_taken.store(true, Relaxed);
+    /// Takes the place of another connection of this kind. Returns false if that has none.
+    pub(super) fn take_from(&self, other: &Self) -> bool {
+        let is_there = other.is_taken.swap(false, Relaxed);
+        self.is_taken.fetch_or(is_there, Relaxed);
+        is_there
     }
 
     /// Frees the place, if it is taken.
     pub(super) fn free(&self) {
         if self.is_taken.swap(false, Relaxed) {
-            self.served().fetch_sub(1, Relaxed);
+            self.counts().served.fetch_sub(1, Relaxed);
         }
     }
 
-    fn served(&self) -> &AtomicUsize {
-        &self.slots.counts[self.kind as usize].served
-    }
-
-    fn most(&self) -> usize {
-        self.slots.settings.load().clients_most
+    fn counts(&self) -> &SlotCounts {
+        &self.slots.counts[self.kind as usize]
     }
 }
 
 impl ConnectionSlot {
-    pub(super) fn kind(&self) -> PeerKind {
-        self.0.kind
+    /// Records that its connection is open. Returns true if there are more than `max_connections` now.
+    pub(super) fn open(&mut self) -> bool {
+        self.is_open = true;
+        let others = self.place.counts().open.fetch_add(1, Relaxed);
+        others >= self.place.slots.settings.load().clients_most
     }
 
+    pub(super) fn kind(&self) -> PeerKind {
+        self.place.kind
+    }
+
+    /// Returns the place of the connection.
     pub(super) fn place(&self) -> &Arc<ServedPlace> {
-        &self.0
+        &self.place
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let ServedPlace { slots, kind, .. } = &*self.0;
-        self.0.free();
-        slots.counts[*kind as usize].taken.fetch_sub(1, Relaxed);
-        slots.changes.notify_waiters();
+        self.place.free();
+        let counts = self.place.counts();
+        counts.open.fetch_sub(self.is_open.into(), Relaxed);
+        counts.taken.fetch_sub(1, Relaxed);
+        self.place.slots.changes.notify_waiters();
     }
 }

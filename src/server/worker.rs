@@ -18,7 +18,7 @@ use tokio::{
     runtime::{Builder, Handle},
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
@@ -28,23 +28,23 @@ use crate::gateway::Gateway;
 
 use super::{
     FirstConnection, Stage, Status,
-    accept::{Accepted, ConnectionGuard, Inbox, LogThrottle},
+    accept::{Accepted, ConnectionGuard, Inbox},
     client::{EXPECTED_WITHIN, Watch},
     clients::{Client, Clients, note_closed},
     connection::ClientConnection,
     listener::{ClientStream, Door},
     proxy_protocol,
     settings::ConnectionSettings,
-    slots::{ConnectionSlots, PeerKind},
+    slots::{BEYOND_MOST, ConnectionSlots, PeerKind},
 };
 
 /// The most accepted connections that wait for a worker.
 const ACCEPTED_MOST: usize = 1024;
 /// The interval at which connections are checked: of clients for inactivity, and to upstreams for idleness.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// The interval at which connections are checked that are to get a 503, while there are any. It is a little longer than the time
-/// after which they are idle, so that those accepted just after a check are idle at the next one.
-const CHECK_REJECTED_EVERY: Duration = EXPECTED_WITHIN.saturating_add(Duration::from_millis(10));
+/// The interval of checks whether there are too many connections, after there were. It is a little longer than the time after
+/// which new ones are idle, so that those accepted just after a check are idle at the next one.
+const CHECK_CROWD_EVERY: Duration = EXPECTED_WITHIN.saturating_add(Duration::from_millis(10));
 /// The most time at shutdown to wait for the store to receive records and releases that are sent in the
 /// background.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
@@ -58,6 +58,7 @@ pub(super) struct WorkerContext {
     pub(super) retired: RetiredGateways,
     pub(super) stage: watch::Receiver<Stage>,
     pub(super) status: Arc<Status>,
+    pub(super) clients: Arc<Clients>,
 }
 
 /// The gateways that reloads have replaced. Requests that began before may keep them for hours, and each worker closes its
@@ -74,16 +75,16 @@ pub(super) struct Started {
 }
 
 impl WorkerContext {
-    /// Starts a worker thread. `connections` is the number of its connections.
+    /// Starts the worker thread with this index. `connections` is the number of its connections.
     ///
     /// # Errors
     /// The system provides no thread or runtime.
-    pub(super) fn start_worker(&self, connections: Arc<AtomicUsize>) -> io::Result<Started> {
+    pub(super) fn start_worker(&self, index: usize, connections: Arc<AtomicUsize>) -> io::Result<Started> {
         let (accepted, inbox) = mpsc::channel(ACCEPTED_MOST);
         let (ready, is_ready) = oneshot::channel();
         let worker = Builder::new_current_thread().enable_all().build()?;
         let (runtime, context) = (worker.handle().clone(), self.clone());
-        let work = move || worker.block_on(run(context, inbox, ready));
+        let work = move || worker.block_on(run(index, context, inbox, ready));
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(work)?;
         Ok(Started { inbox: Inbox { accepted, connections }, thread, runtime, is_ready })
     }
@@ -91,7 +92,8 @@ impl WorkerContext {
 
 /// Serves accepted connections until the server ends.
 async fn run(
-    WorkerContext { settings, slots, gateway, retired, mut stage, status }: WorkerContext,
+    index: usize,
+    WorkerContext { settings, slots, gateway, retired, mut stage, status, clients }: WorkerContext,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
 ) {
@@ -106,14 +108,14 @@ async fn run(
         unidentified: JoinSet::new(),
         connections: JoinSet::new(),
         streams: Default::default(),
-        clients: Arc::new(Clients::new(status.clone())),
+        clients,
+        index,
         status,
         surplus: Default::default(),
-        surplus_log: LogThrottle::default(),
-        has_rejected: false,
+        is_crowded: false,
         is_closing: false,
     };
-    let [mut checks, mut checks_of_rejected] = [CHECK_EVERY, CHECK_REJECTED_EVERY].map(|every| {
+    let [mut checks, mut crowd_checks] = [CHECK_EVERY, CHECK_CROWD_EVERY].map(|every| {
         let mut checks = interval(every);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         checks
@@ -130,7 +132,7 @@ async fn run(
                 }
             }
             now = checks.tick() => {
-                worker.clients.close_late(worker.settings.load().timeouts, now);
+                worker.close_late(now);
                 worker.enforce_limit();
                 gateway.load().close_idle();
                 retired.lock().retain(|gateway| {
@@ -138,7 +140,7 @@ async fn run(
                     gateway.inspect(|gateway| gateway.close_retired()).is_some()
                 });
             }
-            _ = checks_of_rejected.tick(), if worker.has_rejected => worker.close_rejected(),
+            _ = crowd_checks.tick(), if worker.is_crowded => worker.make_way(),
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::NotListening => {}
                 Stage::Closing => worker.end(),
@@ -161,11 +163,12 @@ struct Worker {
     /// The tasks of the HTTP/2 requests of each kind of peers.
     streams: [TaskTracker; PeerKind::ALL.len()],
     clients: Arc<Clients>,
+    /// The number of this worker.
+    index: usize,
     /// The number of connections of each kind of peers above the limit at the last check.
     surplus: [usize; PeerKind::ALL.len()],
-    surplus_log: LogThrottle,
-    /// True if there may be connections that are to get a 503.
-    has_rejected: bool,
+    /// True if there were too many connections at the last check, or have come since.
+    is_crowded: bool,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
 }
@@ -183,19 +186,9 @@ type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
     fn accept(&mut self, Accepted { stream, peer, door, kind, guard, is_surplus }: Accepted) {
-        if is_surplus && !self.clients.make_room(kind) {
-            guard.place().free();
-            self.status.note_closed("surplus");
-            if self.surplus_log.is_due() {
-                let others = match kind {
-                    PeerKind::Client => "clients",
-                    PeerKind::Caller => "callers of [decisions]",
-                    PeerKind::Stranger => "callers of [decisions] that may not ask",
-                };
-                tracing::warn!(
-                    "all connections are in use, so further {others} get 503\nraise server.max_connections"
-                );
-            }
+        if is_surplus {
+            self.is_crowded = true;
+            self.clients.make_room(self.index, kind);
         }
         let (settings, arrival) = (self.settings.load_full(), Arrival { peer, door, kind, guard });
         let served = match stream {
@@ -240,7 +233,6 @@ impl Worker {
         Arrival { peer, door, kind, guard }: Arrival,
     ) {
         let watch = Arc::new(Watch::new(guard.place().clone()));
-        self.has_rejected |= watch.is_rejected();
         let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
@@ -274,7 +266,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.add(Client { peer, kind, watch, task });
+        self.clients.add(self.index, Client { peer, kind, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
@@ -297,7 +289,12 @@ impl Worker {
     fn end(&mut self) {
         self.is_closing = true;
         self.unidentified.abort_all();
-        self.clients.end();
+        self.clients.end(self.index);
+    }
+
+    /// Closes the connections of clients that are late.
+    fn close_late(&self, now: Instant) {
+        self.clients.close_late(self.index, self.settings.load().timeouts, now);
     }
 
     /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
@@ -308,18 +305,20 @@ impl Worker {
             let surplus = self.slots.surplus(kind);
             let lasting = surplus.min(mem::replace(&mut self.surplus[kind as usize], surplus));
             for _ in 0..lasting.div_ceil(self.status.workers()) {
-                if !self.clients.make_room(kind) {
+                if !self.clients.make_room(self.index, kind) {
                     break;
                 }
             }
         }
     }
 
-    /// Closes the connections that are to get a 503 and are idle, if further ones can't even be accepted.
-    fn close_rejected(&mut self) {
+    /// If further connections can't even be accepted, closes idle ones. Those that are accepted then make room on their own.
+    fn make_way(&mut self) {
         for kind in PeerKind::ALL.into_iter().filter(|kind| self.slots.are_taken(*kind)) {
-            self.clients.close_rejected(kind);
+            for _ in 0..BEYOND_MOST.div_ceil(self.status.workers()) {
+                self.clients.make_room(self.index, kind);
+            }
         }
-        self.has_rejected = self.clients.have_rejected();
+        self.is_crowded = PeerKind::ALL.into_iter().any(|kind| self.slots.surplus(kind) > 0);
     }
 }
