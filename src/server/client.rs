@@ -44,7 +44,7 @@ pub(super) struct ClientTimeouts {
     pub(super) idle: Duration,
 }
 
-/// The state of a client's connection. One thread uses it, so the lock is always free.
+/// The state of a client's connection. One thread uses it, and others only if they need room, so the lock is almost always free.
 #[derive(Debug)]
 pub(super) struct Watch {
     state: Mutex<WatchState>,
@@ -53,6 +53,7 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
+    /// The place of the connection, which may be taken or not.
     place: Arc<ServedPlace>,
 }
 

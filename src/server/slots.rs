@@ -78,9 +78,9 @@ impl ConnectionSlots {
         self.counts.iter().map(|counts| counts.taken.load(Relaxed)).sum()
     }
 
-    /// Returns by how many the open connections of a kind exceed `max_connections`.
+    /// Returns by how many the connections of a kind that are served exceed `max_connections`, which a reload may have lowered.
     pub(super) fn surplus(&self, kind: PeerKind) -> usize {
-        self.counts[kind as usize].open.load(Relaxed).saturating_sub(self.settings.load().clients_most)
+        self.counts[kind as usize].served.load(Relaxed).saturating_sub(self.settings.load().clients_most)
     }
 
     /// Returns true if all slots of a kind are taken, so that further connections wait in the backlog.

@@ -2,7 +2,7 @@
 
 use std::{
     future::poll_fn,
-    io, mem,
+    io,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Weak, atomic::AtomicUsize},
@@ -42,7 +42,7 @@ use super::{
 const ACCEPTED_MOST: usize = 1024;
 /// The interval at which connections are checked: of clients for inactivity, and to upstreams for idleness.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// The interval of checks whether there are too many connections, after there were. It is a little longer than the time after
+/// The interval at which connections are checked for idle ones while there are too many. It is a little longer than the time after
 /// which new ones are idle, so that those accepted just after a check are idle at the next one.
 const CHECK_CROWD_EVERY: Duration = EXPECTED_WITHIN.saturating_add(Duration::from_millis(10));
 /// The most time at shutdown to wait for the store to receive records and releases that are sent in the
@@ -111,7 +111,6 @@ async fn run(
         clients,
         index,
         status,
-        surplus: Default::default(),
         is_crowded: false,
         is_closing: false,
     };
@@ -140,7 +139,7 @@ async fn run(
                     gateway.inspect(|gateway| gateway.close_retired()).is_some()
                 });
             }
-            _ = crowd_checks.tick(), if worker.is_crowded => worker.make_way(),
+            _ = crowd_checks.tick(), if worker.is_crowded => worker.enforce_limit(),
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::NotListening => {}
                 Stage::Closing => worker.end(),
@@ -165,9 +164,7 @@ struct Worker {
     clients: Arc<Clients>,
     /// The number of this worker.
     index: usize,
-    /// The number of connections of each kind of peers above the limit at the last check.
-    surplus: [usize; PeerKind::ALL.len()],
-    /// True if there were too many connections at the last check, or have come since.
+    /// True if all slots were taken at the last check, or more than `max_connections` are open since.
     is_crowded: bool,
     /// True if connections are to be closed after the requests in flight.
     is_closing: bool,
@@ -297,28 +294,17 @@ impl Worker {
         self.clients.close_late(self.index, self.settings.load().timeouts, now);
     }
 
-    /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
-    /// lowered the limit. Only connections that were above it at the last check count, since a new connection
-    /// makes room on its own.
+    /// Closes this worker's share of the idle connections that are too many: a reload may have lowered the limit, or further ones can't
+    /// even be accepted. Those that are accepted then make room on their own.
     fn enforce_limit(&mut self) {
         for kind in PeerKind::ALL {
-            let surplus = self.slots.surplus(kind);
-            let lasting = surplus.min(mem::replace(&mut self.surplus[kind as usize], surplus));
-            for _ in 0..lasting.div_ceil(self.status.workers()) {
+            let surplus = if self.slots.are_taken(kind) { BEYOND_MOST } else { self.slots.surplus(kind) };
+            for _ in 0..surplus.div_ceil(self.status.workers()) {
                 if !self.clients.make_room(self.index, kind) {
                     break;
                 }
             }
         }
-    }
-
-    /// If further connections can't even be accepted, closes idle ones. Those that are accepted then make room on their own.
-    fn make_way(&mut self) {
-        for kind in PeerKind::ALL.into_iter().filter(|kind| self.slots.are_taken(*kind)) {
-            for _ in 0..BEYOND_MOST.div_ceil(self.status.workers()) {
-                self.clients.make_room(self.index, kind);
-            }
-        }
-        self.is_crowded = PeerKind::ALL.into_iter().any(|kind| self.slots.surplus(kind) > 0);
+        self.is_crowded = PeerKind::ALL.into_iter().any(|kind| self.slots.are_taken(kind));
     }
 }
