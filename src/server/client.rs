@@ -35,6 +35,10 @@ const CANCELLED_MOST: u32 = 500;
 /// The time for which a new connection isn't idle once it waits. Its request may be on its way.
 pub(super) const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 
+/// The time within which the client of an HTTP/2 connection that is being closed is to confirm that it has received everything, if others
+/// need room.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientTimeouts {
@@ -72,6 +76,8 @@ struct WatchState {
     blocked_since: Option<Instant>,
     /// True if a leaving connection waits for the runtime to look for bytes that have come.
     is_looking: bool,
+    /// Set once the connection only waits for the client to receive the last response: since when it may be closed nevertheless.
+    ended_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +116,7 @@ impl Watch {
             task: None,
             blocked_since: None,
             is_looking: false,
+            ended_since: None,
         };
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
@@ -158,6 +165,7 @@ impl Watch {
         if !self.is_ending.swap(true, Relaxed) {
             if state.in_flight == 0 {
                 state.expected = Expected::Head(None);
+                self.note_ended(&mut state, CONFIRMED_WITHIN);
             }
             state.task.take().into_iter().for_each(Waker::wake);
         }
@@ -168,15 +176,24 @@ impl Watch {
         self.is_ending.load(Relaxed)
     }
 
-    /// Closes the connection if it is still idle once the runtime has looked for its next request.
-    pub(super) fn leave(&self) {
+    /// Closes the connection if it is still idle once the runtime has looked for its next request. If it is one of HTTP/2 that has
+    /// had requests, it is closed gracefully, which this returns: its client may still receive a response, and closing would cut that off.
+    pub(super) fn leave(&self) -> bool {
+        if self.requests() > 0 && !self.is_ending() {
+            self.end();
+            return true;
+        }
         self.is_leaving.store(true, Relaxed);
         self.state.lock().task.take().into_iter().for_each(Waker::wake);
+        false
     }
 
     /// Completes when the connection has to leave. It is polled after the connection, which so has read what has come.
     pub(super) fn poll_leave(&self, context: &mut Context<'_>) -> Poll<()> {
         if !self.is_leaving.load(Relaxed) {
+            if self.is_ending() {
+                self.note_task(context.waker());
+            }
             return Poll::Pending;
         }
         let has_looked = mem::replace(&mut self.state.lock().is_looking, true);
@@ -221,8 +238,13 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_young = |since: Option<Instant>| since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN);
+        if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() {
+            return None;
+        }
+        if state.ended_since.is_some() && !self.has_place() {
+            return state.ended_since.filter(|since| !is_young(Some(*since)));
+        }
         match state.expected {
-            _ if self.is_leaving.load(Relaxed) => None,
             Expected::First(_, waits_since) if is_young(waits_since) => None,
             // The beginning of a request keeps only a connection with a place.
             Expected::Head(since) if self.has_place() || is_young(since) => None,
@@ -267,15 +289,31 @@ impl Watch {
         let mut state = self.state.lock();
         state.in_flight -= 1;
         if state.in_flight == 0 {
+            state.expected = Expected::Next(now);
             // A connection that is to be closed waits only for the client to close it.
-            state.expected = if self.is_ending() { Expected::Head(Some(now)) } else { Expected::Next(now) };
+            if self.is_ending() {
+                state.expected = Expected::Head(Some(now));
+                self.note_ended(&mut state, CONFIRMED_WITHIN);
+            }
         }
+    }
+
+    /// Records that the client gets a 503 because the connection has no place.
+    pub(super) fn note_refused(&self) {
+        self.note_ended(&mut self.state.lock(), Duration::ZERO);
+    }
+
+    /// Records that the connection only waits for the client, and may be closed after this time.
+    fn note_ended(&self, state: &mut WatchState, patience: Duration) {
+        self.place.free();
+        state.ended_since.get_or_insert_with(|| Instant::now() + patience);
     }
 
     /// Records that nothing more is awaited of the client: the connection ends within a time of its own.
     pub(super) fn await_nothing(&self) {
-        self.place.free();
-        self.state.lock().expected = Expected::Nothing;
+        let mut state = self.state.lock();
+        state.expected = Expected::Nothing;
+        self.note_ended(&mut state, Duration::ZERO);
     }
 
     fn note_read(&self) {

@@ -64,7 +64,11 @@ impl Clients {
     /// worker if possible. Returns false if none is idle.
     pub(super) fn make_room(&self, worker: usize, kind: PeerKind) -> bool {
         let make_room = |list: MutexGuard<'_, Vec<Client>>| {
-            longest(&list, kind, Watch::idle_since).inspect(|client| client.watch.leave()).is_some()
+            let Some(client) = longest(&list, kind, Watch::idle_since) else { return false };
+            if client.watch.leave() {
+                note_closed(client.peer, "room", &self.status);
+            }
+            true
         };
         self.from(worker).any(make_room)
     }
@@ -79,6 +83,7 @@ impl Clients {
             || asking.take_free_place()
             || self.from(fastrand::usize(..self.lists.len())).any(take);
         if !claims {
+            asking.note_refused();
             self.note_full(kind);
         }
         claims

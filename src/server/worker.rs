@@ -254,7 +254,11 @@ impl Worker {
             // Dropped before the connection: a client that sees it closed may connect again at once.
             let guard = guard;
             poll_fn(|context| match served.as_mut().poll(context) {
-                Poll::Pending => own_watch.poll_leave(context).map(|()| note_closed(peer, "room", &status)),
+                Poll::Pending => own_watch.poll_leave(context).map(|()| {
+                    if !own_watch.is_ending() {
+                        note_closed(peer, "room", &status);
+                    }
+                }),
                 ended => ended,
             })
             .await;
@@ -297,6 +301,9 @@ impl Worker {
     /// Closes this worker's share of the idle connections that are too many: a reload may have lowered the limit, or further ones can't
     /// even be accepted. Those that are accepted then make room on their own.
     fn enforce_limit(&mut self) {
+        if self.is_closing {
+            return;
+        }
         for kind in PeerKind::ALL {
             let surplus = if self.slots.are_taken(kind) { BEYOND_MOST } else { self.slots.surplus(kind) };
             for _ in 0..surplus.div_ceil(self.status.workers()) {

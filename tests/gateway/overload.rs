@@ -19,7 +19,7 @@ use crate::{
     harness::{
         PATIENCE,
         client::{Answer, Client},
-        frames::{PREFACE, SETTINGS, frame},
+        frames::{End, Frames, INITIAL_WINDOW, PREFACE, SETTINGS, WINDOW_UPDATE, frame, get},
         gateway::Gateway,
         judge::{in_time, judge},
         upstream::Upstream,
@@ -40,6 +40,13 @@ const GROWTH_KIB: usize = 8 << 10;
 /// A gateway with one worker and these keys of `[server]`, before an upstream.
 fn start(keys: &str, url: &str) -> Gateway {
     Gateway::start(&format!("[server]\nworkers = 1\n{keys}\n{}", forward_all(url, "")))
+}
+
+/// Starts a gateway before an upstream, which answers by itself at `/free`.
+fn start_with_free(workers: u32, connections: u32, url: &str) -> Gateway {
+    let free = "[[routes]]\npath = \"/free\"\nrespond = { status = 204 }\n";
+    let server = format!("[server]\nworkers = {workers}\nmax_connections = {connections}\n");
+    Gateway::start(&[server, forward_all(url, ""), free.to_owned()].concat())
 }
 
 /// Starts a gateway that answers by itself, on so many connections.
@@ -355,10 +362,7 @@ fn a_request_takes_the_place_of_a_connection_that_waits() {
 fn silent_connections_in_batches_keep_nobody_out() {
     const BUSY: usize = 150;
     let (upstream, release) = WireUpstream::answering_when_told(OK);
-    let gateway = Gateway::start(&format!(
-        "[server]\nworkers = 2\nmax_connections = 200\n{}[[routes]]\npath = \"/free\"\nrespond = {{ status = 204 }}\n",
-        forward_all(&upstream.url(), "")
-    ));
+    let gateway = start_with_free(2, 200, &upstream.url());
     let mut busy: Vec<_> = (0..BUSY).map(|_| gateway.client()).collect();
     busy.iter_mut().for_each(|client| client.send(GET));
     wait_until("they are in use", || upstream.connections() == BUSY);
@@ -407,6 +411,61 @@ fn heads_that_break_off_delay_no_503() {
     assert!(waited < Duration::from_secs(2), "{waited:?}");
     release.send(()).unwrap();
     assert_eq!(busy.answer().status, 200);
+}
+
+/// Connections that got their 503 over HTTP/2, and whose clients don't confirm that, don't hold up the 503s of others.
+#[test]
+fn who_keeps_a_connection_after_a_503_delays_no_other() {
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
+    let gateway = start("max_connections = 1\ntimeouts = { header = \"1h\" }", &upstream.url());
+    let mut busy = gateway.client();
+    busy.send(GET);
+    wait_until("the connection is in use", || upstream.connections() == 1);
+    let mut kept: Vec<_> =
+        (0..64).map(|_| Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0)])).collect();
+    kept.iter_mut().for_each(|client| client.ask(1, &get("/", &[])));
+    let since = Instant::now();
+    assert_turned_away(&gateway.get("/"));
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    release.send(()).unwrap();
+    assert_eq!(busy.answer().status, 200);
+}
+
+/// Connections from which the gateway discards the rest of a request make room.
+#[test]
+fn what_follows_a_400_delays_nobody() {
+    let gateway = answering(1, 1);
+    let mut garbled: Vec<_> = (0..500).map(|_| gateway.client()).collect();
+    garbled.iter_mut().for_each(|client| client.send(b"GARBAGE\r\n\r\n"));
+    let since = Instant::now();
+    assert_eq!(gateway.get("/").status, 204);
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+}
+
+/// The client hasn't received all of the response, which the gateway has sent, when its connection makes room.
+#[test]
+fn a_response_over_http_2_is_complete_though_others_need_room() {
+    const LENGTH: usize = 100_000;
+    let upstream = WireUpstream::start(|mut wire| {
+        wire.request();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+        wire.send(&[head.as_bytes(), &[b'x'; LENGTH]].concat());
+        wire.wait_for_end();
+    });
+    let gateway = start_with_free(1, 1, &upstream.url());
+    let stream = connect_with_buffer(gateway.address(), 4 << 10);
+    let mut client = Frames::on(stream, &[(INITIAL_WINDOW, 1 << 20)]);
+    let more = (1_u32 << 20).to_be_bytes();
+    client.send(WINDOW_UPDATE, 0, 0, &more);
+    client.ask(1, &get("/", &[]));
+    wait_until_it_is_idle();
+    assert_eq!(gateway.get("/free").status, 204);
+    client.send(WINDOW_UPDATE, 0, 0, &more);
+    wait_until_it_is_idle();
+    let told = client.told(1);
+    assert_eq!((told.end, told.body.len()), (End::Whole, LENGTH));
 }
 
 #[test]
@@ -469,10 +528,10 @@ fn requests_that_are_sent_ahead_wait_their_turn_outside() {
     upload.join().unwrap();
 }
 
-/// A connection with a small receive buffer.
-fn connect_with_little_room(address: SocketAddr) -> TcpStream {
+/// A connection with a receive buffer of this size.
+fn connect_with_buffer(address: SocketAddr, size: usize) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(128 << 10).unwrap();
+    socket.set_recv_buffer_size(size).unwrap();
     socket.connect(&address.into()).unwrap();
     socket.into()
 }
@@ -490,7 +549,7 @@ fn who_takes_an_answer_slowly_but_steadily_gets_all_of_it() {
     let gateway = impatient(&upstream.url());
     // A client that the machine keeps waiting isn't steady.
     judge(IDLE / 4, || {
-        let mut client = connect_with_little_room(gateway.address());
+        let mut client = connect_with_buffer(gateway.address(), 128 << 10);
         client.write_all(GET).unwrap();
         let mut taken = 0;
         let mut piece = vec![0; 50 << 10];

@@ -163,7 +163,11 @@ impl Frames {
 
     /// Connects with these settings.
     pub(crate) fn connect_with(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::on(TcpStream::connect(address).unwrap(), settings)
+    }
+
+    /// Begins with these settings on a connection.
+    pub(crate) fn on(stream: TcpStream, settings: &[(u16, u32)]) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         let mut client = Self { stream: BufReader::new(stream), answers_pings: true };
