@@ -22,13 +22,13 @@ const COMPARED_MOST: usize = 256;
 pub(super) struct Clients {
     /// The clients of each worker. Those whose connections are closed are removed at the next check. Other workers look here only
     /// if they need room.
-    lists: Box<[Mutex<Vec<Client>>]>,
+    lists: Box<[Mutex<Vec<WatchedClient>>]>,
     status: Arc<Status>,
     full_log: Mutex<LogThrottle>,
 }
 
 /// A client, and the task that serves it.
-pub(super) struct Client {
+pub(super) struct WatchedClient {
     pub(super) peer: SocketAddr,
     pub(super) kind: PeerKind,
     pub(super) watch: Arc<Watch>,
@@ -42,7 +42,7 @@ impl Clients {
     }
 
     /// Adds a client of this worker.
-    pub(super) fn add(&self, worker: usize, client: Client) {
+    pub(super) fn add(&self, worker: usize, client: WatchedClient) {
         self.lists[worker].lock().push(client);
     }
 
@@ -63,7 +63,7 @@ impl Clients {
     /// Closes the connection to a peer of this kind that has been idle longest, unless its next request has come. It is one of this
     /// worker if possible. Returns false if none is idle.
     pub(super) fn make_room(&self, worker: usize, kind: PeerKind) -> bool {
-        let make_room = |list: MutexGuard<'_, Vec<Client>>| {
+        let make_room = |list: MutexGuard<'_, Vec<WatchedClient>>| {
             let Some(client) = longest(&list, kind, Watch::idle_since) else { return false };
             if client.watch.leave() {
                 note_closed(client.peer, "room", &self.status);
@@ -76,7 +76,7 @@ impl Clients {
     /// Takes a place for a request that has come, unless its connection has one: a free one, or that of the connection that waits
     /// longest. Returns false if there is none.
     pub(super) fn claim_place(&self, kind: PeerKind, asking: &Watch) -> bool {
-        let take = |list: MutexGuard<'_, Vec<Client>>| {
+        let take = |list: MutexGuard<'_, Vec<WatchedClient>>| {
             longest(&list, kind, Watch::waits_since).is_some_and(|client| asking.take_place_of(&client.watch))
         };
         let claims = asking.has_place()
@@ -104,14 +104,18 @@ impl Clients {
     }
 
     /// Returns the clients of this worker, and then of the others.
-    fn from(&self, worker: usize) -> impl Iterator<Item = MutexGuard<'_, Vec<Client>>> {
+    fn from(&self, worker: usize) -> impl Iterator<Item = MutexGuard<'_, Vec<WatchedClient>>> {
         let (before, rest) = self.lists.split_at(worker);
         rest.iter().chain(before).map(Mutex::lock)
     }
 }
 
 /// Returns the client of this kind, among some, for which `since` is earliest.
-fn longest(list: &[Client], kind: PeerKind, since: impl Fn(&Watch) -> Option<Instant>) -> Option<&Client> {
+fn longest(
+    list: &[WatchedClient],
+    kind: PeerKind,
+    since: impl Fn(&Watch) -> Option<Instant>,
+) -> Option<&WatchedClient> {
     let draw = |at| if list.len() <= COMPARED_MOST { at } else { fastrand::usize(..list.len()) };
     let some = (0..list.len().min(COMPARED_MOST)).map(|at| &list[draw(at)]);
     let open = some.filter(|client| client.kind == kind && !client.is_closed());
@@ -119,7 +123,7 @@ fn longest(list: &[Client], kind: PeerKind, since: impl Fn(&Watch) -> Option<Ins
     waiting.min_by_key(|(since, _)| *since).map(|(_, client)| client)
 }
 
-impl Client {
+impl WatchedClient {
     /// Returns true if the connection has been closed: nothing else holds its watch.
     fn is_closed(&self) -> bool {
         Arc::strong_count(&self.watch) == 1

@@ -30,7 +30,7 @@ use super::{
     FirstConnection, Stage, Status,
     accept::{Accepted, ConnectionGuard, Inbox},
     client::{EXPECTED_WITHIN, Watch},
-    clients::{Client, Clients, note_closed},
+    clients::{Clients, WatchedClient, note_closed},
     connection::ClientConnection,
     listener::{ClientStream, Door},
     proxy_protocol,
@@ -267,7 +267,7 @@ impl Worker {
         if self.is_closing {
             watch.end();
         }
-        self.clients.add(self.index, Client { peer, kind, watch, task });
+        self.clients.add(self.index, WatchedClient { peer, kind, watch, task });
     }
 
     /// Cuts off all connections, and sends what is left for the store.
