@@ -24,6 +24,7 @@ mod slots;
 mod start_error;
 mod status;
 mod systemd;
+mod watched;
 mod worker;
 
 use std::{

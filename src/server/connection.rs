@@ -26,7 +26,7 @@ use tollgate_http1::{Input, Stream};
 
 use super::{
     ConnectionSettings, Door, Status,
-    client::{Http2Request, Watch, Watched},
+    client::{Http2Request, Watch},
     clients::Clients,
     frames::Metered,
     health,
@@ -35,6 +35,7 @@ use super::{
     linger,
     settings::H2,
     slots::PeerKind,
+    watched::Watched,
 };
 
 /// Sent to an HTTP/2 client if HTTP/2 is disabled.

@@ -38,9 +38,9 @@ use tollgate_http1::{
 
 use self::head::RequestFraming;
 use super::{
-    client::Watched,
     connection::ClientConnection,
     linger::{self, LINGER_MOST},
+    watched::Watched,
 };
 
 /// The time that the end of a body may come later than its last byte.

@@ -93,27 +93,16 @@ impl WorkerContext {
 /// Serves accepted connections until the server ends.
 async fn run(
     index: usize,
-    WorkerContext { settings, slots, gateway, retired, mut stage, status, clients }: WorkerContext,
+    context: WorkerContext,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
 ) {
-    let warm = gateway.load_full();
+    let warm = context.gateway.load_full();
     // Requests are served meanwhile. Sending fails only if the server has failed to start.
     tokio::spawn(async move { ready.send(warm.warm_up().await) });
 
-    let mut worker = Worker {
-        settings,
-        slots,
-        gateway: gateway.clone(),
-        unidentified: JoinSet::new(),
-        connections: JoinSet::new(),
-        streams: Default::default(),
-        clients,
-        index,
-        status,
-        is_crowded: false,
-        is_closing: false,
-    };
+    let mut worker = Worker::new(index, &context);
+    let WorkerContext { gateway, retired, mut stage, .. } = context;
     let [mut checks, mut crowd_checks] = [CHECK_EVERY, CHECK_CROWD_EVERY].map(|every| {
         let mut checks = interval(every);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -182,6 +171,23 @@ struct Arrival {
 type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
 impl Worker {
+    fn new(index: usize, context: &WorkerContext) -> Self {
+        let WorkerContext { settings, slots, gateway, status, clients, .. } = context.clone();
+        Self {
+            settings,
+            slots,
+            gateway,
+            status,
+            unidentified: JoinSet::new(),
+            connections: JoinSet::new(),
+            streams: Default::default(),
+            clients,
+            index,
+            is_crowded: false,
+            is_closing: false,
+        }
+    }
+
     fn accept(&mut self, Accepted { stream, peer, door, kind, guard, is_surplus }: Accepted) {
         if is_surplus {
             self.is_crowded = true;
