@@ -30,9 +30,11 @@ const CANCELLED_MOST: u32 = 500;
 /// The time for which a new connection isn't idle once it waits. Its request may be on its way.
 pub(super) const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// The time within which the client of an HTTP/2 connection that is being closed is to confirm that it has received everything, if others
-/// need room.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+/// The time within which the client of an HTTP/2 connection that is being closed is to confirm that it has received everything, or to
+/// send anything, if others need room. It shows that it still receives, and would be reset.
+const CONFIRMED_WITHIN: Duration = Duration::from_millis(250);
+/// The most time for that.
+const CONFIRMED_LAST: Duration = Duration::from_secs(1);
 
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +161,7 @@ impl Watch {
         let mut state = self.state.lock();
         if !self.is_ending.swap(true, Relaxed) {
             if state.in_flight == 0 {
-                state.expected = Expected::Head(None);
+                state.expected = Expected::Head(Some(Instant::now()));
                 self.note_ended(&mut state, CONFIRMED_WITHIN);
             }
             state.task.take().into_iter().for_each(Waker::wake);
@@ -317,6 +319,11 @@ impl Watch {
         match state.expected {
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
+            Expected::Head(Some(since))
+                if state.ended_since.is_some() && since.elapsed() < CONFIRMED_LAST =>
+            {
+                state.ended_since = Some(Instant::now() + CONFIRMED_WITHIN);
+            }
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }
     }
