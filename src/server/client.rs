@@ -73,8 +73,9 @@ struct WatchState {
     blocked_since: Option<Instant>,
     /// True if a leaving connection waits for the runtime to look for bytes that have come.
     is_looking: bool,
-    /// Set once the connection only waits for the client to receive the last response: since when it may be closed nevertheless.
-    ended_since: Option<Instant>,
+    /// Set once the connection is only to wait for the client to receive the last response: when that began, and from when it may be
+    /// closed nevertheless.
+    ended: Option<(Instant, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +114,7 @@ impl Watch {
             task: None,
             blocked_since: None,
             is_looking: false,
-            ended_since: None,
+            ended: None,
         };
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
@@ -161,7 +162,7 @@ impl Watch {
         let mut state = self.state.lock();
         if !self.is_ending.swap(true, Relaxed) {
             if state.in_flight == 0 {
-                state.expected = Expected::Head(Some(Instant::now()));
+                state.expected = Expected::Head(None);
                 self.note_ended(&mut state, CONFIRMED_WITHIN);
             }
             state.task.take().into_iter().for_each(Waker::wake);
@@ -238,8 +239,10 @@ impl Watch {
         if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() {
             return None;
         }
-        if state.ended_since.is_some() && !self.has_place() {
-            return state.ended_since.filter(|since| !is_young(Some(*since)));
+        if let Some((_, since)) = state.ended
+            && !self.has_place()
+        {
+            return if is_young(Some(since)) { None } else { Some(since) };
         }
         match state.expected {
             Expected::First(_, waits_since) if is_young(waits_since) => None,
@@ -295,15 +298,19 @@ impl Watch {
         }
     }
 
-    /// Records that the client gets a 503 because the connection has no place.
-    pub(super) fn note_refused(&self) {
-        self.note_ended(&mut self.state.lock(), Duration::ZERO);
+    /// Records that the client gets a 503 because the connection has no place. Returns true for the first one.
+    pub(super) fn note_refused(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_first = state.ended.is_none();
+        self.note_ended(&mut state, Duration::ZERO);
+        is_first
     }
 
     /// Records that the connection only waits for the client, and may be closed after this time.
     fn note_ended(&self, state: &mut WatchState, patience: Duration) {
         self.place.free();
-        state.ended_since.get_or_insert_with(|| Instant::now() + patience);
+        let now = Instant::now();
+        state.ended.get_or_insert((now, now + patience));
     }
 
     /// Records that nothing more is awaited of the client: the connection ends within a time of its own.
@@ -316,14 +323,15 @@ impl Watch {
     /// Records that bytes have been received.
     pub(super) fn note_read(&self) {
         let mut state = self.state.lock();
+        if let Some((ended, since)) = &mut state.ended
+            && *since > *ended
+            && ended.elapsed() < CONFIRMED_LAST
+        {
+            *since = Instant::now() + CONFIRMED_WITHIN;
+        }
         match state.expected {
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
-            Expected::Head(Some(since))
-                if state.ended_since.is_some() && since.elapsed() < CONFIRMED_LAST =>
-            {
-                state.ended_since = Some(Instant::now() + CONFIRMED_WITHIN);
-            }
             Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }
     }

@@ -82,8 +82,7 @@ impl Clients {
         let claims = asking.has_place()
             || asking.take_free_place()
             || self.from(fastrand::usize(..self.lists.len())).any(take);
-        if !claims {
-            asking.note_refused();
+        if !claims && asking.note_refused() {
             self.note_full(kind);
         }
         claims
