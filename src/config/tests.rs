@@ -191,19 +191,17 @@ fn a_file_that_cannot_be_read_is_a_fault() {
 }
 
 #[test]
-fn the_line_that_is_not_utf_8_is_told() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), b"[server]\n# caf\xe9\n").expect("it is written");
-    let faults = Config::read(file.path(), &FlagOverrides::default()).expect_err("it is Latin-1").to_string();
-    assert!(faults.contains("line 2 has a byte that isn't UTF-8"), "{faults}");
-}
-
-#[test]
-fn a_file_in_utf_16_is_told() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), b"\xff\xfe[\0").expect("it is written");
-    let faults = Config::read(file.path(), &FlagOverrides::default()).expect_err("no TOML").to_string();
-    assert!(faults.contains(": it is UTF-16, save it as UTF-8"), "{faults}");
+fn a_file_that_is_not_utf_8_is_told() {
+    let cases = [
+        (&b"[server]\n# caf\xe9\n"[..], ": line 2 has a byte that isn't UTF-8"),
+        (b"\xff\xfe[\0", ": it is UTF-16, save it as UTF-8"),
+    ];
+    for (text, told) in cases {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("it is written");
+        let faults = Config::read(file.path(), &FlagOverrides::default()).expect_err("no TOML").to_string();
+        assert!(faults.contains(told), "{faults}");
+    }
 }
 
 #[test]

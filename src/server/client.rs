@@ -27,13 +27,14 @@ use super::slots::ServedPlace;
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
 
-/// The time for which a new connection isn't idle once it waits. Its request may be on its way.
+/// The time for which a new connection isn't idle once it waits, or one without a place after the beginning of a request. The rest may
+/// be on its way.
 pub(super) const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// The time within which the client of an HTTP/2 connection that is being closed is to confirm that it has received everything, or to
-/// send anything, if others need room. It shows that it still receives, and would be reset.
+/// The time for which others that need room wait for the client of an HTTP/2 connection that is being closed: until it confirms that it
+/// has received everything. It begins again when the client sends anything, since then it may still receive, and would be reset.
 const CONFIRMED_WITHIN: Duration = Duration::from_millis(250);
-/// The most time for that.
+/// The time after which it doesn't begin again.
 const CONFIRMED_LAST: Duration = Duration::from_secs(1);
 
 /// The timeouts for a client.
@@ -323,6 +324,7 @@ impl Watch {
     /// Records that bytes have been received.
     pub(super) fn note_read(&self) {
         let mut state = self.state.lock();
+        // Without patience from the beginning, there is none later.
         if let Some((ended, since)) = &mut state.ended
             && *since > *ended
             && ended.elapsed() < CONFIRMED_LAST

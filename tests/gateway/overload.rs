@@ -49,6 +49,31 @@ fn start_with_free(workers: u32, connections: u32, url: &str) -> Gateway {
     Gateway::start(&[server, forward_all(url, ""), free.to_owned()].concat())
 }
 
+/// A gateway whose only connection is in use.
+struct Full {
+    upstream: WireUpstream,
+    release: mpsc::Sender<()>,
+    gateway: Gateway,
+    busy: Client,
+}
+
+impl Full {
+    fn start() -> Self {
+        let (upstream, release) = WireUpstream::answering_when_told(OK);
+        let gateway = start("max_connections = 1\ntimeouts = { header = \"1h\" }", &upstream.url());
+        let mut busy = gateway.client();
+        busy.send(GET);
+        wait_until("the connection is in use", || upstream.connections() == 1);
+        Self { upstream, release, gateway, busy }
+    }
+
+    /// Lets the request in flight end.
+    fn end(mut self) {
+        self.release.send(()).unwrap();
+        assert_eq!(self.busy.answer().status, 200);
+    }
+}
+
 /// Starts a gateway that answers by itself, on so many connections.
 fn answering(workers: u32, connections: u32) -> Gateway {
     Gateway::start(&format!(
@@ -323,7 +348,7 @@ fn who_asks_again_makes_no_room() {
     assert!(kept.iter_mut().all(|client| client.answer().status == 204));
 }
 
-/// The first silent ones are served, and the next ones are to get a 503. Neither stays in the way of those who ask.
+/// Neither the silent connections that are accepted nor those that wait for that stay in the way of those who ask.
 #[test]
 fn silent_connections_beyond_all_slots_keep_nobody_out() {
     let gateway = answering(1, 50);
@@ -379,57 +404,42 @@ fn silent_connections_in_batches_keep_nobody_out() {
 
 #[test]
 fn who_is_turned_away_makes_no_room() {
-    let (upstream, release) = WireUpstream::answering_when_told(OK);
-    let gateway = start("max_connections = 1", &upstream.url());
-    let mut busy = gateway.client();
-    busy.send(GET);
-    wait_until("the connection is in use", || upstream.connections() == 1);
-    let mut silent = gateway.client();
+    let full = Full::start();
+    let mut silent = full.gateway.client();
     wait_until_it_is_idle();
-    assert_eq!(gateway.get("/").status, 503);
+    assert_eq!(full.gateway.get("/").status, 503);
     assert!(silent.is_closed());
-    assert_eq!(upstream.connections(), 1);
-    release.send(()).unwrap();
-    assert_eq!(busy.answer().status, 200);
+    assert_eq!(full.upstream.connections(), 1);
+    full.end();
 }
 
-/// Connections that are to get a 503, and whose requests break off, don't hold up those of others until they are late.
+/// Connections whose requests break off don't hold up the 503s of others until they are late.
 #[test]
 fn heads_that_break_off_delay_no_503() {
-    let (upstream, release) = WireUpstream::answering_when_told(OK);
-    let gateway = start("max_connections = 1\ntimeouts = { header = \"1h\" }", &upstream.url());
-    let mut busy = gateway.client();
-    busy.send(GET);
-    wait_until("the connection is in use", || upstream.connections() == 1);
-    let mut halves: Vec<_> = (0..1_000).map(|_| gateway.client()).collect();
+    let full = Full::start();
+    let mut halves: Vec<_> = (0..1_000).map(|_| full.gateway.client()).collect();
     halves.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\nHos"));
     let since = Instant::now();
     for _ in 0..5 {
-        assert_turned_away(&gateway.get("/"));
+        assert_turned_away(&full.gateway.get("/"));
     }
     let waited = since.elapsed();
     assert!(waited < Duration::from_secs(2), "{waited:?}");
-    release.send(()).unwrap();
-    assert_eq!(busy.answer().status, 200);
+    full.end();
 }
 
 /// Connections that got their 503 over HTTP/2, and whose clients don't confirm that, don't hold up the 503s of others.
 #[test]
 fn who_keeps_a_connection_after_a_503_delays_no_other() {
-    let (upstream, release) = WireUpstream::answering_when_told(OK);
-    let gateway = start("max_connections = 1\ntimeouts = { header = \"1h\" }", &upstream.url());
-    let mut busy = gateway.client();
-    busy.send(GET);
-    wait_until("the connection is in use", || upstream.connections() == 1);
+    let full = Full::start();
     let mut kept: Vec<_> =
-        (0..64).map(|_| Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0)])).collect();
+        (0..64).map(|_| Frames::connect_with(full.gateway.address(), &[(INITIAL_WINDOW, 0)])).collect();
     kept.iter_mut().for_each(|client| client.ask(1, &get("/", &[])));
     let since = Instant::now();
-    assert_turned_away(&gateway.get("/"));
+    assert_turned_away(&full.gateway.get("/"));
     let waited = since.elapsed();
     assert!(waited < Duration::from_secs(5), "{waited:?}");
-    release.send(()).unwrap();
-    assert_eq!(busy.answer().status, 200);
+    full.end();
 }
 
 /// Connections from which the gateway discards the rest of a request make room.
