@@ -137,12 +137,15 @@ impl Upload {
         }
     }
 
-    /// Limits the size of the body.
+    /// Limits the size of the body, to less than 2^63 bytes in any case: servers whose lengths are signed would take a greater one for a
+    /// negative one.
     ///
     /// # Errors
     /// The stated length is larger.
     pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
-        if let (Some(checks), Some(most)) = (&mut self.checks, bytes) {
+        const LENGTH_MOST: u64 = i64::MAX.cast_unsigned();
+        let most = bytes.unwrap_or(LENGTH_MOST).min(LENGTH_MOST);
+        if let Some(checks) = &mut self.checks {
             if self.source.size_hint().lower() > most {
                 return Err(Fault::TooLarge);
             }
