@@ -387,3 +387,6 @@ impl Drop for Http2Request {
         self.watch.end_request(Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests;
