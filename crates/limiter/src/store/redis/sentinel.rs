@@ -80,13 +80,11 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
                     follow(&shared, sentinel.clone());
                 }
                 let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
-                let text = String::from_utf8_lossy(&message);
-                if let Some((service, addresses)) = text.split_once(' ')
-                    && service == service_name
-                {
-                    tracing::info!("the store's Sentinels have switched to another primary: {text}");
-                    if let (Some(known), Some((at, _))) = (&mut known, addresses.match_indices(' ').nth(1)) {
-                        known.address = addresses[at + 1..].to_owned();
+                let announced = String::from_utf8_lossy(&message);
+                if let Some(address) = switched_to(&announced, service_name) {
+                    tracing::info!("the store's Sentinels have switched to another primary: {announced}");
+                    if let Some(known) = &mut known {
+                        known.address = address.to_owned();
                     }
                     follow(&shared, sentinel.clone());
                 }
@@ -98,6 +96,13 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
         }
         sleep(RECONNECT_EVERY).await;
     }
+}
+
+/// Returns the address of the new primary that a Sentinel announces, after the service and the old address, if it is about this
+/// service.
+fn switched_to<'a>(announced: &'a str, service: &str) -> Option<&'a str> {
+    let (name, addresses) = announced.split_once(' ')?;
+    addresses.splitn(3, ' ').nth(2).filter(|_| name == service)
 }
 
 /// Asks a Sentinel for the primary. `None` if it doesn't say, which its user may have no right to ask.
