@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     mem,
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     sync::{
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
@@ -12,13 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use socket2::{Domain, Socket, Type};
-
 use crate::{
     forward_all,
     harness::{
         PATIENCE,
-        client::{Answer, Client},
+        client::{Answer, Client, connect_with_buffer},
         frames::{End, Frames, INITIAL_WINDOW, PREFACE, SETTINGS, WINDOW_UPDATE, frame, get},
         gateway::Gateway,
         judge::{in_time, judge},
@@ -536,14 +534,6 @@ fn requests_that_are_sent_ahead_wait_their_turn_outside() {
         assert_eq!(client.answer().status, 200);
     }
     upload.join().unwrap();
-}
-
-/// A connection with a receive buffer of this size.
-fn connect_with_buffer(address: SocketAddr, size: usize) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(size).unwrap();
-    socket.connect(&address.into()).unwrap();
-    socket.into()
 }
 
 /// At 1 MB/s the system would ask for more of an answer every second, if it buffered as much as it can.

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use socket2::{Domain, Socket, Type};
+
 /// The time limit for bytes of a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -205,4 +207,12 @@ impl Answer {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
+}
+
+/// A connection with a receive buffer of this size.
+pub(crate) fn connect_with_buffer(address: SocketAddr, size: usize) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(size).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.into()
 }
