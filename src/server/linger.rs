@@ -39,21 +39,25 @@ pub(super) async fn close(
 
 /// Discards received bytes until the client closes the connection.
 #[derive(Debug)]
-struct Lingering {
+pub(super) struct Lingering {
     until: Instant,
     timer: Pin<Box<Sleep>>,
     more_may_come: bool,
 }
 
 impl Lingering {
-    fn begin(more_may_come: bool) -> Self {
+    pub(super) fn begin(more_may_come: bool) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(now + LINGER_SILENT));
         Self { until: now + LINGER_MOST, timer, more_may_come }
     }
 
     /// Waits until the client has closed the connection, or the time is over.
-    fn poll_end(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_end(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         loop {
             let mut discarded = [MaybeUninit::uninit(); DISCARDED_MOST];
             let mut buffer = ReadBuf::uninit(&mut discarded);

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::client::Watch;
+use super::{client::Watch, linger::Lingering};
 
 /// A byte stream that updates the watch of its connection.
 #[derive(Debug)]
@@ -18,12 +18,13 @@ pub(super) struct Watched<S> {
     pub(super) watch: Arc<Watch>,
     /// True if the watch has recorded that the client doesn't read.
     is_blocked: bool,
+    lingering: Option<Lingering>,
 }
 
 impl<S> Watched<S> {
     /// Creates a watched stream.
     pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
-        Self { stream, watch, is_blocked: false }
+        Self { stream, watch, is_blocked: false, lingering: None }
     }
 
     fn note_write(&mut self, is_blocked: bool) {
@@ -49,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -78,6 +79,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let Self { stream, watch, lingering, .. } = &mut *self;
+        if lingering.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
+        }
+        // HTTP/1.1 lingers where it must. With HTTP/2, a client may send as long as it receives, but one at fault gets no more time.
+        if watch.is_http2() && watch.is_ending() {
+            watch.await_nothing();
+            ready!(lingering.get_or_insert_with(|| Lingering::begin(true)).poll_end(stream, context));
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     process::Command,
-    sync::mpsc,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use crate::{
     harness::{
         PATIENCE,
+        client::connect_with_buffer,
         frames::{
             CANCEL, COMPRESSION_ERROR, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End,
             Frames, GOAWAY, HEADERS, INITIAL_WINDOW, PING, PREFACE, PROTOCOL_ERROR, REFUSED_STREAM,
@@ -692,6 +693,41 @@ fn a_drain_tells_and_finishes_what_is_in_flight() {
     busy.end();
     wait_until("the gateway ends", || gateway.ended().is_some());
     assert_eq!(gateway.ended().unwrap().code(), Some(0), "{}", gateway.log());
+}
+
+/// What the client sends while it receives would reset a closed connection, and the rest of the response would be lost.
+#[test]
+fn a_slow_client_gets_all_of_a_response_from_a_gateway_that_drains() {
+    const LENGTH: usize = 200_000;
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
+        released.lock().unwrap().recv().unwrap();
+        wire.send(&[b'x'; LENGTH]);
+        wire.wait_for_end();
+    });
+    let mut gateway = start("timeouts = { header = \"1s\" }", &upstream.url());
+    let stream = connect_with_buffer(gateway.address(), 4 << 10);
+    let mut client = Frames::on(stream, &[(INITIAL_WINDOW, 1 << 20)]);
+    let more = (1_u32 << 20).to_be_bytes();
+    client.send(WINDOW_UPDATE, 0, 0, &more);
+    client.ask(1, &get("/", &[]));
+    assert_eq!(client.next_of(HEADERS).status(), 200);
+    gateway.signal("TERM");
+    let told = [client.next_of(GOAWAY), client.next_of(GOAWAY)];
+    assert!(told.iter().all(|goaway| goaway.code() == 0), "{told:?}");
+    release.send(()).unwrap();
+    let mut received = 0;
+    while received < LENGTH {
+        // The gateway has closed its side, and all takes longer than a head may.
+        thread::sleep(Duration::from_millis(200));
+        client.send(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes());
+        received += client.next_of(DATA).payload.len();
+    }
+    drop(client);
+    wait_until("the gateway ends", || gateway.ended().is_some());
 }
 
 /// Balancers have three seconds to see that it drains, in which clients are told to ask elsewhere.
