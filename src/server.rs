@@ -100,6 +100,7 @@ struct Workers {
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
     is_draining: Arc<AtomicBool>,
+    clients: Arc<Clients>,
     /// True if a load balancer can probe readiness: at `/readyz` of the admin listener, or at `server.health`.
     is_probed: bool,
 }
@@ -306,11 +307,12 @@ impl Workers {
             runtimes.push(worker.runtime);
             readies.push(worker.is_ready);
         }
-        let (inboxes, retired, listening) = (inboxes.into(), context.retired, Mutex::default());
+        let WorkerContext { retired, clients, .. } = context;
+        let (inboxes, listening) = (inboxes.into(), Mutex::default());
         let control =
             Arc::new(Control { gateway, settings, slots, inboxes, retired, status, stage, listening });
         let is_probed = config.admin.is_some() || config.server.health.is_some();
-        Ok((Self { control, threads, runtimes, is_draining, is_probed }, readies))
+        Ok((Self { control, threads, runtimes, is_draining, clients, is_probed }, readies))
     }
 
     /// Shuts down within `timeouts.drain`. The only effect that clients see is that a connection is closed
@@ -335,8 +337,9 @@ impl Workers {
         if all_gone(end - notice).await.is_err() {
             self.control.gateway.load().end_waits();
         }
-        if all_gone(end).await.is_err() {
-            let left = slots.taken();
+        let _ = all_gone(end).await;
+        let left = self.clients.requests_in_flight();
+        if left > 0 {
             tracing::warn!("requests in flight cut off at the end of the drain: {left}");
         }
         stage.send_replace(Stage::Ending);

@@ -158,6 +158,11 @@ impl Watch {
         self.state.lock().streams.map_or(0, |(requests, _)| requests)
     }
 
+    /// Returns the number of requests in flight.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.state.lock().in_flight
+    }
+
     /// Closes the connection after the requests in flight.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();

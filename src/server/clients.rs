@@ -46,6 +46,14 @@ impl Clients {
         self.lists[worker].lock().push(client);
     }
 
+    /// Returns the number of requests in flight.
+    pub(super) fn requests_in_flight(&self) -> u32 {
+        let of_each = |list: MutexGuard<'_, Vec<WatchedClient>>| -> u32 {
+            list.iter().filter(|client| !client.is_closed()).map(|client| client.watch.in_flight()).sum()
+        };
+        self.from(0).map(of_each).sum()
+    }
+
     /// Closes all connections of this worker after the requests in flight.
     pub(super) fn end(&self, worker: usize) {
         self.lists[worker].lock().iter().for_each(|client| client.watch.end());

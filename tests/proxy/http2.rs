@@ -730,6 +730,19 @@ fn a_slow_client_gets_all_of_a_response_from_a_gateway_that_drains() {
     wait_until("the gateway ends", || gateway.ended().is_some());
 }
 
+#[test]
+fn the_requests_that_a_drain_cuts_off_are_counted_not_the_connections() {
+    let (upstream, _release) = WireUpstream::answering_when_told(LAST);
+    let mut gateway = start("timeouts = { drain = \"1s\" }", &upstream.url());
+    let _silent = Frames::connect(gateway.address());
+    let mut busy = Frames::connect(gateway.address());
+    busy.ask_at_once(3, &get("/", &[]));
+    wait_until("they are in flight", || upstream.connections() == 3);
+    gateway.signal("TERM");
+    wait_until("the gateway ends", || gateway.ended().is_some());
+    assert!(gateway.log().contains("cut off at the end of the drain: 3"), "{}", gateway.log());
+}
+
 /// Balancers have three seconds to see that it drains, in which clients are told to ask elsewhere.
 #[test]
 fn from_the_beginning_of_a_drain_each_connection_that_asks_ends() {
