@@ -19,6 +19,7 @@ mod http2;
 mod linger;
 mod listener;
 pub(crate) mod proxy_protocol;
+mod receiving;
 mod settings;
 mod slots;
 mod start_error;

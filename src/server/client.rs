@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{task::yield_now, time::Instant};
 
-use super::slots::ServedPlace;
+use super::{receiving::Receiving, slots::ServedPlace};
 
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
@@ -77,6 +77,8 @@ struct WatchState {
     /// Set once the connection is only to wait for the client to receive the last response: when that began, and from when it may be
     /// closed nevertheless.
     ended: Option<(Instant, Instant)>,
+    /// With HTTP/2: what is known of responses that the client may still receive.
+    receiving: Receiving,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +88,10 @@ enum Expected {
     /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
     /// head is complete by then, and reading the clock is saved.
     Head(Option<Instant>),
-    /// Nothing, because a request is in flight or the connection is being closed.
+    /// Nothing, because a request is in flight.
     Nothing,
+    /// Nothing more: the connection ends within a time of its own.
+    End,
     /// Another request.
     Next(Instant),
 }
@@ -99,7 +103,7 @@ impl WatchState {
             _ if self.blocked_since.is_some() => None,
             Expected::First(since, _) | Expected::Head(Some(since)) | Expected::Next(since) => Some(since),
             Expected::Head(None) => Some(Instant::now()),
-            Expected::Nothing => None,
+            Expected::Nothing | Expected::End => None,
         }
     }
 }
@@ -116,6 +120,7 @@ impl Watch {
             blocked_since: None,
             is_looking: false,
             ended: None,
+            receiving: Receiving::default(),
         };
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
@@ -242,7 +247,7 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_young = |since: Option<Instant>| since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN);
-        if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() {
+        if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() || state.receiving.is_active() {
             return None;
         }
         if let Some((_, since)) = state.ended
@@ -276,7 +281,7 @@ impl Watch {
             Expected::First(since, _) => has_passed(*since, timeouts.header).then_some("head"),
             Expected::Head(since) => has_passed(*since.get_or_insert(now), timeouts.header).then_some("head"),
             Expected::Next(since) => has_passed(*since, timeouts.idle).then_some("request"),
-            Expected::Nothing => None,
+            Expected::Nothing | Expected::End => None,
         }
     }
 
@@ -294,7 +299,7 @@ impl Watch {
     pub(super) fn end_request(&self, now: Instant) {
         let mut state = self.state.lock();
         state.in_flight -= 1;
-        if state.in_flight == 0 {
+        if state.in_flight == 0 && !matches!(state.expected, Expected::End) {
             state.expected = Expected::Next(now);
             // A connection that is to be closed waits only for the client to close it.
             if self.is_ending() {
@@ -322,13 +327,24 @@ impl Watch {
     /// Records that nothing more is awaited of the client: the connection ends within a time of its own.
     pub(super) fn await_nothing(&self) {
         let mut state = self.state.lock();
-        state.expected = Expected::Nothing;
+        state.expected = Expected::End;
         self.note_ended(&mut state, Duration::ZERO);
+    }
+
+    /// Records bytes of a response over HTTP/2 that are sent.
+    pub(super) fn note_sent(&self, bytes: usize) {
+        self.state.lock().receiving.note_sent(bytes);
+    }
+
+    /// Returns true if the client of an HTTP/2 connection may still receive what was sent.
+    pub(super) fn may_receive(&self) -> bool {
+        self.state.lock().receiving.may_receive()
     }
 
     /// Records that bytes have been received.
     pub(super) fn note_read(&self) {
         let mut state = self.state.lock();
+        state.receiving.note_read();
         // Without patience from the beginning, there is none later.
         if let Some((ended, since)) = &mut state.ended
             && *since > *ended
@@ -339,7 +355,7 @@ impl Watch {
         match state.expected {
             Expected::First(since, _) => state.expected = Expected::Head(Some(since)),
             Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
-            Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
+            Expected::Next(_) | Expected::Head(_) | Expected::Nothing | Expected::End => {}
         }
     }
 

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::gateway::{AnswerBody, Timer};
 
-use super::client::{Http2Request, Watch};
+use super::client::Http2Request;
 
 /// The most requests in flight on a connection.
 pub(super) const STREAMS_MOST: u32 = 100;
@@ -109,10 +109,10 @@ struct SendState {
     last: Cell<Option<Unsent>>,
 }
 
-/// A piece of a response that h2 may still hold.
+/// A piece of a response that h2 may still hold. Its request is in flight meanwhile.
 struct Unsent {
     sent: oneshot::Receiver<()>,
-    watch: Arc<Watch>,
+    request: Arc<Http2Request>,
 }
 
 /// Bytes whose drop shows that they were sent or discarded.
@@ -128,14 +128,15 @@ impl AsRef<[u8]> for TrackedBytes {
 }
 
 impl SendState {
-    /// Records a piece that is given to h2. `watch` is that of the client's connection.
-    fn note(&self, bytes: Bytes, watch: &Arc<Watch>) -> Bytes {
+    /// Records a piece of the response to a request that is given to h2.
+    fn note(&self, bytes: Bytes, request: &Arc<Http2Request>) -> Bytes {
         self.blocked_since.set(Some(Instant::now()));
         if bytes.len() <= SMALL {
             return bytes;
         }
+        request.watch().note_sent(bytes.len());
         let (_sent, sent) = oneshot::channel();
-        self.last.set(Some(Unsent { sent, watch: watch.clone() }));
+        self.last.set(Some(Unsent { sent, request: request.clone() }));
         Bytes::from_owner(TrackedBytes { bytes, _sent })
     }
 }
@@ -144,10 +145,12 @@ impl Unsent {
     /// Waits until the piece has been sent. If the client blocks it for too long, the connection will be
     /// closed.
     async fn wait(mut self, patience: Duration) {
+        let watch = self.request.watch();
         if timeout(patience, &mut self.sent).await.is_err() {
-            self.watch.end();
+            watch.end();
             let _ = self.sent.await;
         }
+        watch.note_sent(0);
     }
 }
 
@@ -156,7 +159,6 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
         let patience = self.patience;
         let answered = async move {
             unless_stalled(stream, patience).await;
-            // Until it has been sent, the piece uses memory, and the request counts as in flight.
             if let Some(unsent) = SENDING.with(|sending| sending.last.take()) {
                 unsent.wait(patience).await;
             }
@@ -180,13 +182,13 @@ async fn unless_stalled(stream: impl Future<Output = ()>, patience: Duration) {
     .await;
 }
 
-/// The body of a response. The request is in flight until it is dropped.
+/// The body of a response. The request is in flight until it is dropped, and the last piece sent.
 #[derive(Debug)]
 pub(super) struct Http2Body {
     body: AnswerBody,
     /// True for a response without a body, such as to HEAD. hyper checks this for HTTP/1.1 only.
     is_bodiless: bool,
-    in_flight: Http2Request,
+    in_flight: Arc<Http2Request>,
 }
 
 impl Http2Body {
@@ -204,6 +206,7 @@ impl Http2Body {
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
         }
         let is_bodiless = is_to_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let in_flight = Arc::new(in_flight);
         response.map(|body| Self { body, is_bodiless, in_flight })
     }
 }
@@ -219,7 +222,7 @@ impl HttpBody for Http2Body {
         SENDING.with(|sending| {
             sending.blocked_since.set(None);
             let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-            let note = |bytes| sending.note(bytes, self.in_flight.watch());
+            let note = |bytes| sending.note(bytes, &self.in_flight);
             Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(note))))
         })
     }

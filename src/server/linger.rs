@@ -17,9 +17,10 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// The most time to discard received bytes, and the most time without any.
+/// The most time to discard received bytes.
 pub(super) const LINGER_MOST: Duration = Duration::from_secs(30);
-const LINGER_SILENT: Duration = Duration::from_secs(2);
+/// The most time without any, if the client has received the last response.
+pub(super) const LINGER_SILENT: Duration = Duration::from_secs(2);
 /// The most bytes discarded at a time.
 const DISCARDED_MOST: usize = 16 << 10;
 
@@ -32,7 +33,7 @@ pub(super) async fn close(
     more_may_come: bool,
 ) -> io::Result<()> {
     stream.shutdown().await?;
-    let mut lingering = Lingering::begin(more_may_come);
+    let mut lingering = Lingering::begin(more_may_come, LINGER_SILENT);
     poll_fn(|context| lingering.poll_end(stream, context)).await;
     Ok(())
 }
@@ -41,15 +42,17 @@ pub(super) async fn close(
 #[derive(Debug)]
 pub(super) struct Lingering {
     until: Instant,
+    /// The most time without any bytes.
+    silent: Duration,
     timer: Pin<Box<Sleep>>,
     more_may_come: bool,
 }
 
 impl Lingering {
-    pub(super) fn begin(more_may_come: bool) -> Self {
+    pub(super) fn begin(more_may_come: bool, silent: Duration) -> Self {
         let now = Instant::now();
-        let timer = Box::pin(sleep_until(now + LINGER_SILENT));
-        Self { until: now + LINGER_MOST, timer, more_may_come }
+        let timer = Box::pin(sleep_until(now + silent));
+        Self { until: now + LINGER_MOST, silent, timer, more_may_come }
     }
 
     /// Waits until the client has closed the connection, or the time is over.
@@ -69,7 +72,7 @@ impl Lingering {
                     if now >= self.until {
                         return Poll::Ready(());
                     }
-                    self.timer.as_mut().reset(self.until.min(now + LINGER_SILENT));
+                    self.timer.as_mut().reset(self.until.min(now + self.silent));
                 }
                 Poll::Pending if self.more_may_come => return self.timer.as_mut().poll(context),
                 _ => return Poll::Ready(()),
@@ -88,7 +91,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_never_pauses_is_disconnected() {
-        let mut lingering = Lingering::begin(true);
+        let mut lingering = Lingering::begin(true, LINGER_SILENT);
         lingering.until = Instant::now() + Duration::from_millis(50);
         let mut flood = repeat(b'x');
         let end = poll_fn(|context| lingering.poll_end(&mut flood, context));

@@ -9,7 +9,11 @@ use std::{
 
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{client::Watch, linger::Lingering};
+use super::{
+    client::Watch,
+    linger::{LINGER_SILENT, Lingering},
+    receiving::RECEIVED_WITHIN,
+};
 
 /// A byte stream that updates the watch of its connection.
 #[derive(Debug)]
@@ -86,7 +90,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         // HTTP/1.1 lingers where it must. With HTTP/2, a client may send as long as it receives, but one at fault gets no more time.
         if watch.is_http2() && watch.is_ending() {
             watch.await_nothing();
-            ready!(lingering.get_or_insert_with(|| Lingering::begin(true)).poll_end(stream, context));
+            let begin = || {
+                let silent = if watch.may_receive() { RECEIVED_WITHIN } else { LINGER_SILENT };
+                Lingering::begin(true, silent)
+            };
+            ready!(lingering.get_or_insert_with(begin).poll_end(stream, context));
         }
         Poll::Ready(Ok(()))
     }

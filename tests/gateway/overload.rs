@@ -5,7 +5,7 @@ use std::{
     mem,
     net::TcpStream,
     sync::{
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -17,7 +17,10 @@ use crate::{
     harness::{
         PATIENCE,
         client::{Answer, Client, connect_with_buffer},
-        frames::{End, Frames, INITIAL_WINDOW, PREFACE, SETTINGS, WINDOW_UPDATE, frame, get},
+        frames::{
+            DATA, End, Frames, HEADERS, INITIAL_WINDOW, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame,
+            get,
+        },
         gateway::Gateway,
         judge::{in_time, judge},
         upstream::Upstream,
@@ -474,6 +477,48 @@ fn a_response_over_http_2_is_complete_though_others_need_room() {
     wait_until_it_is_idle();
     let told = client.told(1);
     assert_eq!((told.end, told.body.len()), (End::Whole, LENGTH));
+}
+
+/// The client reads 50 KB a second. At first, most of the response is in the gateway, and at the end in the system's buffers.
+#[test]
+fn others_make_no_room_of_a_client_that_still_receives_over_http_2() {
+    const LENGTH: usize = 250_000;
+    let upstream = WireUpstream::start(|mut wire| {
+        wire.request();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+        wire.send(&[head.as_bytes(), &[b'x'; LENGTH]].concat());
+        wire.wait_for_end();
+    });
+    let gateway = start_with_free(1, 1, &upstream.url());
+    let stream = connect_with_buffer(gateway.address(), 4 << 10);
+    let mut client = Frames::on(stream, &[(INITIAL_WINDOW, 100_000)]);
+    client.ask(1, &get("/", &[]));
+    assert_eq!(client.next_of(HEADERS).status(), 200);
+    let (address, has_ended) = (gateway.address(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(SeqCst) {
+                let _ = Client::connect(address).get("/free");
+                thread::sleep(TRICKLE);
+            }
+        });
+        let mut received = 0;
+        while received < LENGTH {
+            let data = client.next().filter(|frame| frame.kind != RST_STREAM);
+            let Some(data) = data else {
+                has_ended.store(true, SeqCst);
+                panic!("cut off after {received} bytes");
+            };
+            if data.kind == DATA {
+                received += data.payload.len();
+                let more = (data.payload.len() as u32).to_be_bytes();
+                client.send(WINDOW_UPDATE, 0, 1, &more);
+                client.send(WINDOW_UPDATE, 0, 0, &more);
+                thread::sleep(Duration::from_millis(data.payload.len() as u64 / 50));
+            }
+        }
+        has_ended.store(true, SeqCst);
+    });
 }
 
 #[test]
