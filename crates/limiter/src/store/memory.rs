@@ -341,8 +341,13 @@ impl MemoryStore {
             Act::Release(id) => {
                 let mut shard = self.shard(name).lock();
                 shard.advance(name, quota, time_us);
-                if let Some(Bucket { state: State::Leases(leases), .. }) = shard.find_mut(name) {
-                    leases.release(id);
+                if let Some(bucket) = shard.find_mut(name) {
+                    // Without leases the bucket has ended, however long its last one would have lasted.
+                    bucket.change(quota, |state| {
+                        if let State::Leases(leases) = state {
+                            leases.release(id);
+                        }
+                    });
                 }
             }
             Act::Refund(refund) => return Ok(Reply::Refunded(self.refund(time_us, name, quota, refund))),

@@ -252,6 +252,21 @@ fn expired_buckets_are_swept_as_new_ones_come() {
     assert!(store.bytes() < 4 << 20, "{} bytes", store.bytes());
 }
 
+/// A flood of requests that have ended would keep new keys of its network together for as long as a lease lasts.
+#[test]
+fn permits_that_are_given_back_take_no_memory() {
+    let store = MemoryStore::new(64 << 10);
+    for key in 0..10_000 {
+        let bucket = charge(&format!("invented-{key}"), 1, 10_000_000);
+        let bucket = Charge { quota: Quota::concurrency(1), ..bucket };
+        let now = 20_000_000 + key * 1_000;
+        let decision = take_at(&store, now, &[bucket]).unwrap();
+        for Lease { bucket, quota, id } in decision.leases {
+            store.operate_at(now, &Operation::On { bucket, quota, act: Act::Release(id) }).unwrap();
+        }
+    }
+}
+
 proptest! {
     /// Sweeps, shrinking logs and charges in one microsecond included.
     #[test]
