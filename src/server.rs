@@ -29,10 +29,7 @@ mod watched;
 mod worker;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     thread,
     time::Duration,
 };
@@ -100,7 +97,6 @@ struct Workers {
     control: Arc<Control>,
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
-    is_draining: Arc<AtomicBool>,
     clients: Arc<Clients>,
     /// True if a load balancer can probe readiness: at `/readyz` of the admin listener, or at `server.health`.
     is_probed: bool,
@@ -286,20 +282,18 @@ impl Workers {
         let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::new(server, tls, &gateway, count)));
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
-        let is_draining = Arc::<AtomicBool>::default();
         let connections: Vec<Arc<AtomicUsize>> = (0..count).map(|_| Arc::default()).collect();
-        let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
+        let status = Arc::new(Status::new(connections.clone()));
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        let slots = ConnectionSlots::new(settings.clone());
         let context = WorkerContext {
-            settings: settings.clone(),
-            slots: slots.clone(),
-            gateway: gateway.clone(),
+            slots: ConnectionSlots::new(settings.clone()),
+            settings,
+            gateway,
             retired: RetiredGateways::default(),
             stage: is_at,
-            status: status.clone(),
             clients: Arc::new(Clients::new(status.clone())),
+            status,
         };
         for (index, connections) in connections.into_iter().enumerate() {
             let worker = context.start_worker(index, connections)?;
@@ -308,12 +302,19 @@ impl Workers {
             runtimes.push(worker.runtime);
             readies.push(worker.is_ready);
         }
-        let WorkerContext { retired, clients, .. } = context;
-        let (inboxes, listening) = (inboxes.into(), Mutex::default());
-        let control =
-            Arc::new(Control { gateway, settings, slots, inboxes, retired, status, stage, listening });
+        let control = Control {
+            gateway: context.gateway,
+            settings: context.settings,
+            slots: context.slots,
+            inboxes: inboxes.into(),
+            retired: context.retired,
+            status: context.status,
+            stage,
+            listening: Mutex::default(),
+        };
         let is_probed = config.admin.is_some() || config.server.health.is_some();
-        Ok((Self { control, threads, runtimes, is_draining, clients, is_probed }, readies))
+        let (control, clients) = (Arc::new(control), context.clients);
+        Ok((Self { control, threads, runtimes, clients, is_probed }, readies))
     }
 
     /// Shuts down within `timeouts.drain`. The only effect that clients see is that a connection is closed
@@ -323,7 +324,7 @@ impl Workers {
         let drain_timeout = settings.load().drain_timeout;
         let (end, notice) = (Instant::now() + drain_timeout, notice(drain_timeout));
         let all_gone = async |until| timeout_at(until, slots.all_free()).await;
-        self.is_draining.store(true, Relaxed);
+        self.control.status.note_draining();
         tracing::info!("draining: waiting for requests in flight");
         if self.is_probed {
             sleep(notice).await;

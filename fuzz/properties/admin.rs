@@ -46,7 +46,7 @@ pub fn admin(bytes: &[u8]) {
             let limiter = Limiter::open(&config.store).expect("a store in this process opens");
             let gateway = Gateway::build(&config, &limiter, None);
             let gateway = Arc::new(ArcSwap::from_pointee(gateway));
-            let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+            let status = Arc::new(Status::new(Vec::new()));
             let router = router(Arc::new(Admin::new(Default::default(), gateway, status)), Router::new());
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");

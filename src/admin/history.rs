@@ -148,7 +148,7 @@ mod tests {
         let text = "[[routes]]\npath = \"/\"\nrespond = {}";
         let (config, _) = Config::parse("gateway.toml", text, &|_| None).unwrap();
         let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
-        let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+        let status = Arc::new(Status::new(Vec::new()));
         let admin = Admin::new(Default::default(), Arc::new(ArcSwap::from_pointee(gateway)), status);
         (0..SAMPLES_MOST + 7).for_each(|_| admin.read());
         let recent = admin.history.recent.lock();

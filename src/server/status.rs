@@ -59,14 +59,14 @@ pub struct Reload {
 
 impl Status {
     /// Creates the state of a server that starts now.
-    pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
+    pub(crate) fn new(connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures, failed_handshakes) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let (closed, unreadable) = (CountsByWord::of(CLOSED_FOR), CountsByWord::of(UNREADABLE_FOR));
         Self {
             started: SystemTime::now(),
             expiries: Mutex::default(),
-            is_draining,
+            is_draining: Arc::default(),
             connections,
             accepted,
             accept_failures,
@@ -91,6 +91,11 @@ impl Status {
     /// Records the expiry of the running configuration's certificates.
     pub(crate) fn note_expiries(&self, expiries: Vec<Expiry>) {
         *self.expiries.lock() = expiries;
+    }
+
+    /// Records that the server drains.
+    pub(super) fn note_draining(&self) {
+        self.is_draining.store(true, Relaxed);
     }
 
     /// Returns true if a load balancer should send no more requests here.

@@ -42,7 +42,7 @@ impl Client {
         let settings = Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1));
         let slots = ConnectionSlots::new(Arc::new(ArcSwap::new(settings.clone())));
         let watch = Arc::new(Watch::new(ServedPlace::new(slots, PeerKind::Client).into()));
-        let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+        let status = Arc::new(Status::new(Vec::new()));
         let connection = ClientConnection {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
