@@ -309,6 +309,13 @@ impl Watch {
         }
     }
 
+    /// Records that an HTTP/2 request was cancelled.
+    pub(super) fn note_cancelled(&self) {
+        if let Some((_, cancelled)) = &mut self.state.lock().streams {
+            *cancelled = cancelled.saturating_add(1);
+        }
+    }
+
     /// Records that the client gets a 503 because the connection has no place. Returns true for the first one.
     pub(super) fn note_refused(&self) -> bool {
         let mut state = self.state.lock();
@@ -370,42 +377,6 @@ impl Watch {
             // The client has only now read the rest of the last response.
             *since = Instant::now();
         }
-    }
-}
-
-/// A request on an HTTP/2 connection, in flight until it is dropped.
-#[derive(Debug)]
-pub(super) struct Http2Request {
-    watch: Arc<Watch>,
-    is_answered: bool,
-}
-
-impl Http2Request {
-    /// Records that the head of a request has been received.
-    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
-        watch.begin_request();
-        Self { watch: watch.clone(), is_answered: false }
-    }
-
-    /// Returns the watch of the connection.
-    pub(super) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
-    }
-
-    /// Records that the client has waited for its response.
-    pub(super) fn note_answer(&mut self) {
-        self.is_answered = true;
-    }
-}
-
-impl Drop for Http2Request {
-    fn drop(&mut self) {
-        if !self.is_answered
-            && let Some((_, cancelled)) = &mut self.watch.state.lock().streams
-        {
-            *cancelled = cancelled.saturating_add(1);
-        }
-        self.watch.end_request(Instant::now());
     }
 }
 

@@ -26,12 +26,12 @@ use tollgate_http1::{Input, Stream};
 
 use super::{
     ConnectionSettings, Door, Status,
-    client::{Http2Request, Watch},
+    client::Watch,
     clients::Clients,
     frames::Metered,
     health,
     http1::Http1Server,
-    http2::{self, StreamExecutor},
+    http2::{self, Http2Request, StreamExecutor},
     linger,
     settings::H2,
     slots::PeerKind,

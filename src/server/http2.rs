@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::gateway::{AnswerBody, Timer};
 
-use super::client::Http2Request;
+use super::client::Watch;
 
 /// The most requests in flight on a connection.
 pub(super) const STREAMS_MOST: u32 = 100;
@@ -134,7 +134,7 @@ impl SendState {
         if bytes.len() <= SMALL {
             return bytes;
         }
-        request.watch().note_sent(bytes.len());
+        request.watch.note_sent(bytes.len());
         let (_sent, sent) = oneshot::channel();
         self.last.set(Some(Unsent { sent, request: request.clone() }));
         Bytes::from_owner(TrackedBytes { bytes, _sent })
@@ -145,7 +145,7 @@ impl Unsent {
     /// Waits until the piece has been sent. If the client blocks it for too long, the connection will be
     /// closed.
     async fn wait(mut self, patience: Duration) {
-        let watch = self.request.watch();
+        let watch = &self.request.watch;
         if timeout(patience, &mut self.sent).await.is_err() {
             watch.end();
             let _ = self.sent.await;
@@ -180,6 +180,35 @@ async fn unless_stalled(stream: impl Future<Output = ()>, patience: Duration) {
         timer.poll_until(since + patience, context)
     })
     .await;
+}
+
+/// A request on an HTTP/2 connection, in flight until it is dropped.
+#[derive(Debug)]
+pub(super) struct Http2Request {
+    watch: Arc<Watch>,
+    is_answered: bool,
+}
+
+impl Http2Request {
+    /// Records that the head of a request has been received.
+    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+        watch.begin_request();
+        Self { watch: watch.clone(), is_answered: false }
+    }
+
+    /// Records that the client has waited for its response.
+    fn note_answer(&mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Http2Request {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.watch.note_cancelled();
+        }
+        self.watch.end_request(Instant::now());
+    }
 }
 
 /// The body of a response. The request is in flight until it is dropped, and the last piece sent.

@@ -14,7 +14,7 @@ pub(super) const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
 /// The time for which a client that receives may be silent.
 const SILENT_MOST: Duration = Duration::from_secs(2);
 
-/// What is known of a client that may still receive.
+/// A record of what was sent to a client and when, which shows whether it may still receive.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     /// The bytes of responses, and when the last ones were sent.
