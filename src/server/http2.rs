@@ -142,15 +142,17 @@ impl SendState {
 }
 
 impl Unsent {
-    /// Waits until the piece has been sent. If the client blocks it for too long, the connection will be
-    /// closed.
-    async fn wait(mut self, patience: Duration) {
-        let watch = &self.request.watch;
-        if timeout(patience, &mut self.sent).await.is_err() {
-            watch.end();
-            let _ = self.sent.await;
+    /// Waits until the piece has been sent. If the client blocks it for too long, the request isn't in flight any more, and the
+    /// connection will be closed.
+    async fn wait(self, patience: Duration) {
+        let Self { mut sent, request } = self;
+        let is_sent = timeout(patience, &mut sent).await.is_ok();
+        request.watch.note_sent(0);
+        if !is_sent {
+            request.watch.end();
+            drop(request);
+            let _ = sent.await;
         }
-        watch.note_sent(0);
     }
 }
 
