@@ -19,7 +19,6 @@ mod http2;
 mod linger;
 mod listener;
 pub(crate) mod proxy_protocol;
-mod receiving;
 mod settings;
 mod slots;
 mod start_error;

@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{task::yield_now, time::Instant};
 
-use super::{receiving::Receiving, slots::ServedPlace};
+use super::slots::ServedPlace;
 
 /// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
 const CANCELLED_MOST: u32 = 500;
@@ -36,6 +36,10 @@ pub(super) const EXPECTED_WITHIN: Duration = Duration::from_millis(50);
 const CONFIRMED_WITHIN: Duration = Duration::from_millis(250);
 /// The time after which it doesn't begin again.
 const CONFIRMED_LAST: Duration = Duration::from_secs(1);
+
+/// The time within which a slow client receives what the system has taken, and the bytes for which none needs time.
+pub(super) const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
+const RECEIVED_AT_ONCE: usize = 16 << 10;
 
 /// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +81,8 @@ struct WatchState {
     /// Set once the connection is only to wait for the client to receive the last response: when that began, and from when it may be
     /// closed nevertheless.
     ended: Option<(Instant, Instant)>,
-    /// With HTTP/2: what is known of responses that the client may still receive.
-    receiving: Receiving,
+    /// With HTTP/2: the bytes of recent responses, and when the last ones were sent.
+    sent: Option<(usize, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +124,7 @@ impl Watch {
             blocked_since: None,
             is_looking: false,
             ended: None,
-            receiving: Receiving::default(),
+            sent: None,
         };
         Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
     }
@@ -247,7 +251,7 @@ impl Watch {
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_young = |since: Option<Instant>| since.is_none_or(|since| since.elapsed() < EXPECTED_WITHIN);
-        if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() || state.receiving.is_active() {
+        if self.is_leaving.load(Relaxed) || state.blocked_since.is_some() {
             return None;
         }
         if let Some((_, since)) = state.ended
@@ -340,18 +344,20 @@ impl Watch {
 
     /// Records bytes of a response over HTTP/2 that are sent.
     pub(super) fn note_sent(&self, bytes: usize) {
-        self.state.lock().receiving.note_sent(bytes);
+        let (sent, now) = (&mut self.state.lock().sent, Instant::now());
+        let recent = sent.filter(|(_, at)| now - *at < RECEIVED_WITHIN).map_or(0, |(bytes, _)| bytes);
+        *sent = Some((recent + bytes, now));
     }
 
-    /// Returns true if the client of an HTTP/2 connection may still receive what was sent.
+    /// Returns true if the client of an HTTP/2 connection may still receive what was sent, which only the system knows.
     pub(super) fn may_receive(&self) -> bool {
-        self.state.lock().receiving.may_receive()
+        let sent = self.state.lock().sent;
+        sent.is_some_and(|(bytes, at)| bytes >= RECEIVED_AT_ONCE && at.elapsed() < RECEIVED_WITHIN)
     }
 
     /// Records that bytes have been received.
     pub(super) fn note_read(&self) {
         let mut state = self.state.lock();
-        state.receiving.note_read();
         // Without patience from the beginning, there is none later.
         if let Some((ended, since)) = &mut state.ended
             && *since > *ended

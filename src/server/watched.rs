@@ -10,9 +10,8 @@ use std::{
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    client::Watch,
+    client::{RECEIVED_WITHIN, Watch},
     linger::{LINGER_SILENT, Lingering},
-    receiving::RECEIVED_WITHIN,
 };
 
 /// A byte stream that updates the watch of its connection.

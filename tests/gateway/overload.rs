@@ -485,19 +485,30 @@ fn a_response_over_http_2_is_complete_though_others_need_room() {
     assert_eq!((told.end, told.body.len()), (End::Whole, LENGTH));
 }
 
-/// The client reads 50 KB a second. At first, most of the response is in the gateway, and at the end in the system's buffers.
+/// The client reads 50 KB a second, and its window holds the rest in the gateway, which has all of the response at once.
 #[test]
 fn others_make_no_room_of_a_client_that_still_receives_over_http_2() {
-    const LENGTH: usize = 250_000;
-    let upstream = WireUpstream::start(|mut wire| {
+    receive_beside_others(usize::MAX);
+}
+
+#[test]
+fn nor_of_one_that_receives_small_pieces() {
+    receive_beside_others(1_000);
+}
+
+fn receive_beside_others(piece: usize) {
+    const LENGTH: usize = 150_000;
+    let upstream = WireUpstream::start(move |mut wire| {
         wire.request();
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-        wire.send(&[head.as_bytes(), &[b'x'; LENGTH]].concat());
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
+        for piece in [b'x'; LENGTH].chunks(piece) {
+            wire.send(piece);
+            thread::sleep(Duration::from_millis(2));
+        }
         wire.wait_for_end();
     });
     let gateway = start_with_free(1, 1, &upstream.url());
-    let stream = connect_with_buffer(gateway.address(), 4 << 10);
-    let mut client = Frames::on(stream, &[(INITIAL_WINDOW, 100_000)]);
+    let mut client = Frames::connect(gateway.address());
     client.ask(1, &get("/", &[]));
     assert_eq!(client.next_of(HEADERS).status(), 200);
     let (address, has_ended) = (gateway.address(), AtomicBool::new(false));
