@@ -39,7 +39,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const PROXY_WINDOW: u32 = 64 << 20;
 /// The most bytes of a response that h2 holds after the client has given credit for them.
 const SEND_BUFFER: usize = 64 << 10;
-/// The size in bytes up to which a response's first piece isn't tracked, because that costs more than it saves.
+/// The size in bytes up to which a piece isn't tracked, because that costs more than it saves.
 const SMALL: usize = 1 << 10;
 /// The number of requests cancelled before they are accepted, and of malformed ones, after which the connection is closed.
 const CANCELLED_MOST: usize = 20;
@@ -107,8 +107,6 @@ struct SendState {
     blocked_since: Cell<Option<Instant>>,
     /// The last piece given to h2.
     last: Cell<Option<Unsent>>,
-    /// True if any piece was given to h2.
-    has_pieces: Cell<bool>,
 }
 
 /// A piece of a response that h2 may still hold. Its request is in flight meanwhile.
@@ -132,9 +130,8 @@ impl AsRef<[u8]> for TrackedBytes {
 impl SendState {
     /// Records a piece of the response to a request that is given to h2.
     fn note(&self, bytes: Bytes, request: &Arc<Http2Request>) -> Bytes {
-        let is_first = !self.has_pieces.replace(true);
         self.blocked_since.set(Some(Instant::now()));
-        if is_first && bytes.len() <= SMALL {
+        if bytes.len() <= SMALL {
             return bytes;
         }
         request.watch.note_sent(bytes.len());
