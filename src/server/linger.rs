@@ -19,7 +19,7 @@ use tokio::{
 
 /// The most time to discard received bytes.
 pub(super) const LINGER_MOST: Duration = Duration::from_secs(30);
-/// The most time without any, if the client has received the last response.
+/// The most time without any, unless the client may need longer to receive the last response.
 pub(super) const LINGER_SILENT: Duration = Duration::from_secs(2);
 /// The most bytes discarded at a time.
 const DISCARDED_MOST: usize = 16 << 10;

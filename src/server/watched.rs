@@ -88,8 +88,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         }
         // HTTP/1.1 lingers where it must. With HTTP/2, a client may send as long as it receives, but one at fault gets no more time.
         if watch.is_http2() && watch.is_ending() {
-            watch.await_nothing();
             let begin = || {
+                watch.await_nothing();
                 let silent = if watch.may_receive() { RECEIVED_WITHIN } else { LINGER_SILENT };
                 Lingering::begin(true, silent)
             };

@@ -461,16 +461,21 @@ fn what_follows_a_400_delays_nobody() {
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
+/// An upstream that answers one request with a body of this length.
+fn answering_with(length: usize) -> WireUpstream {
+    WireUpstream::start(move |mut wire| {
+        wire.request();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        wire.send(&[head.as_bytes(), &vec![b'x'; length]].concat());
+        wire.wait_for_end();
+    })
+}
+
 /// The client hasn't received all of the response, which the gateway has sent, when its connection makes room.
 #[test]
 fn a_response_over_http_2_is_complete_though_others_need_room() {
     const LENGTH: usize = 100_000;
-    let upstream = WireUpstream::start(|mut wire| {
-        wire.request();
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-        wire.send(&[head.as_bytes(), &[b'x'; LENGTH]].concat());
-        wire.wait_for_end();
-    });
+    let upstream = answering_with(LENGTH);
     let gateway = start_with_free(1, 1, &upstream.url());
     let stream = connect_with_buffer(gateway.address(), 4 << 10);
     let mut client = Frames::on(stream, &[(INITIAL_WINDOW, 1 << 20)]);
@@ -489,12 +494,7 @@ fn a_response_over_http_2_is_complete_though_others_need_room() {
 #[test]
 fn others_make_no_room_of_a_client_that_still_receives_over_http_2() {
     const LENGTH: usize = 150_000;
-    let upstream = WireUpstream::start(|mut wire| {
-        wire.request();
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-        wire.send(&[head.as_bytes(), &[b'x'; LENGTH]].concat());
-        wire.wait_for_end();
-    });
+    let upstream = answering_with(LENGTH);
     let gateway = start_with_free(1, 1, &upstream.url());
     let mut client = Frames::connect(gateway.address());
     client.ask(1, &get("/", &[]));

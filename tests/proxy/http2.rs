@@ -695,7 +695,7 @@ fn a_drain_tells_and_finishes_what_is_in_flight() {
     assert_eq!(gateway.ended().unwrap().code(), Some(0), "{}", gateway.log());
 }
 
-/// What the client sends while it receives would reset a closed connection, and the rest of the response would be lost.
+/// The rest of the response would be lost if the connection were closed while the client still sends.
 #[test]
 fn a_slow_client_gets_all_of_a_response_from_a_gateway_that_drains() {
     const LENGTH: usize = 200_000;
