@@ -41,6 +41,9 @@ const RESPONSE_BUFFER: usize = 128 << 10;
 /// The receive window for all responses on an HTTP/2 connection: the maximum (RFC 9113, section 6.9.1). With less, clients that
 /// don't read their responses would block those of others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// The most cancelled requests on an HTTP/2 connection whose late responses are ignored, for a second (RFC 9113, section 5.1). Those to
+/// earlier ones are reset once more, which a server might count against the gateway.
+const CANCELLED_KNOWN: usize = 4096;
 
 /// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
@@ -99,7 +102,10 @@ impl UpstreamConnection {
             .initial_max_send_streams(0)
             .max_header_list_size(RESPONSE_BUFFER as u32)
             .initial_stream_window_size(RESPONSE_BUFFER as u32)
-            .initial_connection_window_size(CONNECTION_WINDOW);
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_reset_streams(CANCELLED_KNOWN)
+            // The bound would count responses to requests that clients cancelled before, and end the requests of others.
+            .max_local_error_reset_streams(None);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::broken)?;
         let shared = streams.clone();
         tokio::spawn(async move {

@@ -11,8 +11,8 @@ use crate::{
     harness::{
         PATIENCE,
         frames::{
-            DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, NO_ERROR, REFUSED_STREAM, fields,
-            frame,
+            CANCEL, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, NO_ERROR, REFUSED_STREAM,
+            RST_STREAM, fields, frame,
         },
         gateway::Gateway,
         http2,
@@ -379,4 +379,39 @@ fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
             assert_eq!(requests.try_iter().count(), times, "{leaves} {pieces:?}");
         }
     }
+}
+
+/// A response may be on its way when its request is cancelled.
+#[test]
+fn late_responses_to_cancelled_requests_leave_the_connection_to_others() {
+    const CLIENTS: u32 = 60;
+    const CANCELLED: u32 = 100;
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let (answer, mut waiting, mut cancelled) = (fields(&[(":status", "204")]), None, 0);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                waiting.get_or_insert(frame.stream);
+                seen.send(()).unwrap();
+            } else if frame.kind == RST_STREAM && frame.code() == CANCEL {
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+                cancelled += 1;
+                if cancelled == CLIENTS * CANCELLED {
+                    server.send(HEADERS, END_HEADERS | END_STREAM, waiting.unwrap(), &answer);
+                }
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut waiting = gateway.client();
+    waiting.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    requests.recv_timeout(PATIENCE).unwrap();
+    for _ in 0..CLIENTS {
+        let mut client = Frames::connect(gateway.address());
+        client.ask_at_once(CANCELLED, &request("GET", &[]));
+        (0..CANCELLED).for_each(|_| requests.recv_timeout(PATIENCE).unwrap());
+        (0..CANCELLED).for_each(|at| client.reset(2 * at + 1));
+    }
+    assert_eq!(waiting.head().status, 204);
 }
