@@ -80,11 +80,21 @@ fn a_target_is_a_path_or_an_http_url() {
         assert!(["target-invalid", "request-malformed"].contains(&&*code), "{target}: {code}");
         assert_eq!(answer.status, 400, "{target}");
     }
-    for target in ["", "http:///b", "http://", "?a", "#a", "/\u{0}"] {
+    for target in ["", "http:///b", "http://", "?a", "#a", "/\u{0}", "/\u{1}", "/<", "/>", "/`"] {
         let answer = recording.told(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")).head();
         assert_eq!(answer.status, 400, "{target}");
     }
     recording.assert_nothing_else();
+}
+
+#[test]
+fn what_browsers_leave_unescaped_in_a_target_is_forwarded() {
+    let recording = Recording::start();
+    for character in ['"', '\\', '^', '{', '|', '}'] {
+        recording.told(format!("GET /a{character} HTTP/1.1\r\nHost: a\r\n\r\n")).head();
+        let message = recording.message();
+        assert!(message.starts_with(&format!("GET /a{character} HTTP/1.1\r\n")), "{message:?}");
+    }
 }
 
 #[test]
