@@ -24,7 +24,7 @@ pub(crate) use self::http1::Http1;
 
 use self::{
     observed::{FrameScanner, ObservedStream},
-    streams::{Awaited, Http2Handle, Http2Streams, StreamBody},
+    streams::{Awaited, CANCELLED_IN_ALL, Http2Handle, Http2Streams, StreamBody},
 };
 
 use super::{
@@ -41,9 +41,6 @@ const RESPONSE_BUFFER: usize = 128 << 10;
 /// The receive window for all responses on an HTTP/2 connection: the maximum (RFC 9113, section 6.9.1). With less, clients that
 /// don't read their responses would block those of others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// The most cancelled requests on an HTTP/2 connection whose late responses are ignored, for a second (RFC 9113, section 5.1). Those to
-/// earlier ones are reset once more, which a server might count against the gateway.
-const CANCELLED_KNOWN: usize = 4096;
 
 /// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
@@ -103,8 +100,9 @@ impl UpstreamConnection {
             .max_header_list_size(RESPONSE_BUFFER as u32)
             .initial_stream_window_size(RESPONSE_BUFFER as u32)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_concurrent_reset_streams(CANCELLED_KNOWN)
-            // The bound would count responses to requests that clients cancelled before, and end the requests of others.
+            // Late responses to all cancelled requests are ignored, for a second (RFC 9113, section 5.1).
+            .max_concurrent_reset_streams(CANCELLED_IN_ALL)
+            // The bound would count what comes later, and end the requests of others.
             .max_local_error_reset_streams(None);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::broken)?;
         let shared = streams.clone();
@@ -121,7 +119,7 @@ impl UpstreamConnection {
         streams.lent.store(1, Relaxed);
         *streams.counted.lock() = counted;
         Ok(Self {
-            sender: Sender::Http2 { sender, stream: Http2Handle(streams).into() },
+            sender: Sender::Http2 { sender, stream: Http2Handle::new(streams) },
             address,
             timer: Timer::default(),
         })
@@ -130,10 +128,7 @@ impl UpstreamConnection {
     /// Returns another handle of the connection, if the server allows one more stream.
     pub fn share(&self) -> Option<Self> {
         let Sender::Http2 { sender, stream } = &self.sender else { return None };
-        let streams = &stream.0;
-        let more = |lent| (lent <= streams.most.load(Relaxed)).then_some(lent + 1);
-        streams.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let sender = Sender::Http2 { sender: sender.clone(), stream: Http2Handle(streams.clone()).into() };
+        let sender = Sender::Http2 { sender: sender.clone(), stream: stream.streams.lend()? };
         Some(Self { sender, address: self.address.clone(), timer: Timer::default() })
     }
 
@@ -142,11 +137,18 @@ impl UpstreamConnection {
         matches!(self.sender, Sender::Http2 { .. })
     }
 
+    /// Notes that the response has ended, so that the request doesn't count as cancelled.
+    pub fn end(&self) {
+        if let Sender::Http2 { stream, .. } = &self.sender {
+            stream.has_ended.store(true, Relaxed);
+        }
+    }
+
     /// Returns true if there is no other handle.
     pub fn is_idle(&self) -> bool {
         match &self.sender {
             Sender::Http1(_) => true,
-            Sender::Http2 { stream, .. } => stream.0.lent.load(Relaxed) <= 1,
+            Sender::Http2 { stream, .. } => stream.streams.lent.load(Relaxed) <= 1,
         }
     }
 
@@ -174,8 +176,8 @@ impl UpstreamConnection {
                 answered.map(|head| head.map(|()| None)).map_err(|cause| Unanswered { cause, is_safe })
             }
             Sender::Http2 { sender, stream } => {
-                stream.0.expect();
-                let _awaited = Awaited::begin(&stream.0);
+                stream.streams.expect();
+                let _awaited = Awaited::begin(&stream.streams);
                 for_http2(there, url);
                 let copy = retry::copy(there);
                 let counted = |body| StreamBody { body, _stream: stream.clone() };
@@ -189,12 +191,11 @@ impl UpstreamConnection {
                 answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
                     let given_back = unsent.take_message().map(|request| request.map(|counted| counted.body));
                     let cause = unsent.into_error();
-                    let was_refused = retry::was_refused(&cause);
-                    if was_refused {
-                        // The server would probably refuse the request again.
-                        stream.0.is_suspect.store(true, Relaxed);
+                    let is_safe = given_back.is_some() || retry::was_refused(&cause);
+                    if is_safe {
+                        // The connection is about to end, or the server would probably refuse the request again.
+                        stream.streams.is_suspect.store(true, Relaxed);
                     }
-                    let is_safe = given_back.is_some() || was_refused;
                     // A server that resets a request without refusing it may have processed it.
                     let copy = copy.filter(|_| is_safe || !retry::was_reset(&cause));
                     *request = given_back.or(copy);
@@ -241,7 +242,7 @@ impl UpstreamConnection {
     /// Sends no more requests on an HTTP/2 connection whose response was late.
     pub fn suspect(&self) {
         if let Sender::Http2 { stream, .. } = &self.sender {
-            stream.0.is_suspect.store(true, Relaxed);
+            stream.streams.is_suspect.store(true, Relaxed);
         }
     }
 
@@ -249,7 +250,7 @@ impl UpstreamConnection {
     pub fn is_ready(&self) -> bool {
         let is_ready = match &self.sender {
             Sender::Http1(http1) => http1.is_ready(),
-            Sender::Http2 { sender, stream } => sender.is_ready() && !stream.0.is_suspect.load(Relaxed),
+            Sender::Http2 { sender, stream } => sender.is_ready() && !stream.streams.is_suspect.load(Relaxed),
         };
         is_ready && !self.address.as_ref().is_some_and(|address| address.is_gone())
     }

@@ -350,6 +350,7 @@ impl LentConnection {
         let Self { mut connection, in_flight } = self;
         if connection.is_http2() {
             // An HTTP/2 connection stays in the pool.
+            connection.end();
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
         } else if !connection.is_closed() {

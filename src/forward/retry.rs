@@ -71,8 +71,9 @@ pub fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
         return false;
     };
-    let is_late = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
-    is_late || error.reason() == Some(Reason::REFUSED_STREAM)
+    // h2 passes a GOAWAY, whatever its reason, only to the requests behind the last one that it names.
+    let is_behind = error.is_go_away() && error.is_remote();
+    is_behind || error.reason() == Some(Reason::REFUSED_STREAM)
 }
 
 #[cfg(test)]

@@ -30,6 +30,14 @@ const SILENCE_MOST: Duration = Duration::from_secs(5);
 /// allows.
 const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 
+/// The most requests on an HTTP/2 connection at a time. Many servers allow about as many.
+const AT_A_TIME_MOST: usize = 100;
+/// The number of cancelled requests after which an HTTP/2 connection gets no new ones. Even if all that are in flight are then cancelled, too,
+/// there are fewer than servers accept: Envoy and Tollgate close a connection with 250, Node.js one with 1,000.
+const CANCELLED_MOST: usize = 100;
+/// The most requests that can be cancelled on an HTTP/2 connection.
+pub(super) const CANCELLED_IN_ALL: usize = CANCELLED_MOST + AT_A_TIME_MOST;
+
 /// The streams of an HTTP/2 connection.
 #[derive(Debug, Default)]
 pub(super) struct Http2Streams {
@@ -39,8 +47,11 @@ pub(super) struct Http2Streams {
     pub(super) most: AtomicUsize,
     /// Notified when that changes, and when the connection has ended.
     pub(super) changed: Notify,
-    /// True if a response was late, the server refused a request, or the connection seems dead. No new requests are then sent on it.
+    /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled. No new
+    /// requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
+    /// The number of requests that were given up before their response had ended.
+    cancelled: AtomicUsize,
     /// The time of the first request since anything was read. `None` if there is none.
     pub(super) silent_since: Mutex<Option<Instant>>,
     /// The number of response heads that may still arrive, see [`Self::expect`].
@@ -50,6 +61,14 @@ pub(super) struct Http2Streams {
 }
 
 impl Http2Streams {
+    /// Returns another handle, unless there are as many requests as the connection may have at a time.
+    pub(super) fn lend(self: &Arc<Self>) -> Option<Arc<Http2Handle>> {
+        let most = self.most.load(Relaxed).min(AT_A_TIME_MOST);
+        let more = |lent| (lent <= most).then_some(lent + 1);
+        self.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(Http2Handle::new(self.clone()))
+    }
+
     /// Records the number of streams that the server allows. A server may change it at any time.
     pub(super) fn note_most(&self, most: Option<usize>) {
         let most = most.unwrap_or(0);
@@ -100,12 +119,27 @@ impl Drop for Awaited<'_> {
 
 /// A handle of an HTTP/2 connection. Counts as a stream.
 #[derive(Debug)]
-pub(super) struct Http2Handle(pub(super) Arc<Http2Streams>);
+pub(super) struct Http2Handle {
+    pub(super) streams: Arc<Http2Streams>,
+    /// True once the response has ended.
+    pub(super) has_ended: AtomicBool,
+}
+
+impl Http2Handle {
+    /// Returns a handle that is already counted.
+    pub(super) fn new(streams: Arc<Http2Streams>) -> Arc<Self> {
+        Self { streams, has_ended: AtomicBool::new(false) }.into()
+    }
+}
 
 impl Drop for Http2Handle {
     fn drop(&mut self) {
-        if self.0.lent.fetch_sub(1, Relaxed) == 1 {
-            drop(std::mem::take(&mut *self.0.counted.lock()));
+        let streams = &self.streams;
+        if !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= CANCELLED_MOST {
+            streams.is_suspect.store(true, Relaxed);
+        }
+        if streams.lent.fetch_sub(1, Relaxed) == 1 {
+            drop(std::mem::take(&mut *streams.counted.lock()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Requests to HTTP/2 servers, and their responses.
 
-use std::{io::Write, sync::mpsc};
+use std::{io::Write, sync::mpsc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -11,8 +11,8 @@ use crate::{
     harness::{
         PATIENCE,
         frames::{
-            CANCEL, DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, NO_ERROR, REFUSED_STREAM,
-            RST_STREAM, fields, frame,
+            CANCEL, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End, Frames, GOAWAY, HEADERS,
+            INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM, RST_STREAM, fields, frame,
         },
         gateway::Gateway,
         http2,
@@ -349,7 +349,7 @@ fn what_every_connection_refuses_is_sent_twice_at_most() {
 /// What a server says that it hasn't begun is sent again, but not if some of a body has gone.
 #[test]
 fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
-    for leaves in [false, true] {
+    for leaves in [None, Some(NO_ERROR), Some(INTERNAL_ERROR), Some(ENHANCE_YOUR_CALM)] {
         let (seen, requests) = mpsc::channel();
         let upstream = WireUpstream::start(move |wire| {
             let mut server = Frames::accept(wire);
@@ -361,8 +361,8 @@ fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
                 if frame.stream != 3 {
                     let answer = fields(&[(":status", "204")]);
                     server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
-                } else if leaves {
-                    return server.send(GOAWAY, 0, 0, &[1, NO_ERROR].map(u32::to_be_bytes).concat());
+                } else if let Some(code) = leaves {
+                    return server.send(GOAWAY, 0, 0, &[1, code].map(u32::to_be_bytes).concat());
                 } else {
                     server.reset_with(3, REFUSED_STREAM);
                 }
@@ -375,31 +375,77 @@ fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
             assert_eq!(client.told(1).status, 204);
             send(&mut client, 3, &request("POST", &[]), pieces);
             let told = client.told(3);
-            assert_eq!((told.status, told.end), (status, End::Whole), "{leaves} {pieces:?}");
-            assert_eq!(requests.try_iter().count(), times, "{leaves} {pieces:?}");
+            assert_eq!((told.status, told.end), (status, End::Whole), "{leaves:?} {pieces:?}");
+            assert_eq!(requests.try_iter().count(), times, "{leaves:?} {pieces:?}");
         }
     }
 }
 
-/// A response may be on its way when its request is cancelled.
+/// A server may go away because of one request while it answers others.
+#[test]
+fn what_a_server_that_goes_away_leaves_is_sent_on_a_new_connection() {
+    const LEFT: u32 = 20;
+    for code in [NO_ERROR, INTERNAL_ERROR, ENHANCE_YOUR_CALM] {
+        let (seen, requests) = mpsc::channel();
+        let upstream = WireUpstream::start(move |wire| {
+            let number = wire.number;
+            let mut server = Frames::accept(wire);
+            let answer = fields(&[(":status", "204")]);
+            while let Some(frame) = server.next() {
+                if frame.kind != HEADERS {
+                    continue;
+                }
+                seen.send(()).unwrap();
+                if number > 0 {
+                    server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+                } else if frame.stream == 3 {
+                    server.send(GOAWAY, 0, 0, &[1, code].map(u32::to_be_bytes).concat());
+                }
+            }
+        });
+        let gateway = gateway_to(&upstream.url());
+        let mut first = gateway.client();
+        first.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        requests.recv_timeout(PATIENCE).unwrap();
+        let mut others: Vec<_> = (0..LEFT).map(|_| Frames::connect(gateway.address())).collect();
+        others.iter_mut().for_each(|client| client.ask(1, &request("POST", &[])));
+        for client in &mut others {
+            assert_eq!(client.told(1).status, 204, "{code}");
+        }
+    }
+}
+
+/// Has clients cancel requests, as many at a time, each of which the upstream has seen.
+fn cancel(gateway: &Gateway, requests: &mpsc::Receiver<()>, clients: u32, at_a_time: u32) {
+    for _ in 0..clients {
+        let mut client = Frames::connect(gateway.address());
+        client.ask_at_once(at_a_time, &request("GET", &[]));
+        (0..at_a_time).for_each(|_| requests.recv_timeout(PATIENCE).unwrap());
+        (0..at_a_time).for_each(|at| client.reset(2 * at + 1));
+    }
+}
+
+/// A response may be on its way when its request is cancelled, for longer than h2 remembers that.
 #[test]
 fn late_responses_to_cancelled_requests_leave_the_connection_to_others() {
-    const CLIENTS: u32 = 60;
-    const CANCELLED: u32 = 100;
+    const FORGOTTEN: Duration = Duration::from_millis(1_100);
     let (seen, requests) = mpsc::channel();
     let upstream = WireUpstream::start(move |wire| {
         let mut server = Frames::accept(wire);
-        let (answer, mut waiting, mut cancelled) = (fields(&[(":status", "204")]), None, 0);
+        let (head, mut cancelled) = (fields(&[(":status", "200")]), Vec::new());
         while let Some(frame) = server.next() {
             if frame.kind == HEADERS {
-                waiting.get_or_insert(frame.stream);
                 seen.send(()).unwrap();
             } else if frame.kind == RST_STREAM && frame.code() == CANCEL {
-                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
-                cancelled += 1;
-                if cancelled == CLIENTS * CANCELLED {
-                    server.send(HEADERS, END_HEADERS | END_STREAM, waiting.unwrap(), &answer);
+                cancelled.push(frame.stream);
+            }
+            if cancelled.len() == 90 {
+                std::thread::sleep(FORGOTTEN);
+                for late in cancelled.drain(..) {
+                    server.send(HEADERS, END_HEADERS, late, &head);
+                    (0..20).for_each(|_| server.send(DATA, 0, late, b"late"));
                 }
+                server.send(HEADERS, END_HEADERS | END_STREAM, 1, &head);
             }
         }
     });
@@ -407,11 +453,38 @@ fn late_responses_to_cancelled_requests_leave_the_connection_to_others() {
     let mut waiting = gateway.client();
     waiting.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     requests.recv_timeout(PATIENCE).unwrap();
-    for _ in 0..CLIENTS {
-        let mut client = Frames::connect(gateway.address());
-        client.ask_at_once(CANCELLED, &request("GET", &[]));
-        (0..CANCELLED).for_each(|_| requests.recv_timeout(PATIENCE).unwrap());
-        (0..CANCELLED).for_each(|at| client.reset(2 * at + 1));
-    }
+    cancel(&gateway, &requests, 1, 90);
+    assert_eq!(waiting.head().status, 200);
+}
+
+/// Servers end a connection on which many requests are cancelled: Envoy and Tollgate after 250, Node.js after 1,000.
+#[test]
+fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
+    const ACCEPTED: u32 = 250;
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let (answer, mut cancelled) = (fields(&[(":status", "204")]), 0);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                seen.send(()).unwrap();
+            }
+            cancelled += u32::from(frame.kind == RST_STREAM);
+            if cancelled == ACCEPTED {
+                return;
+            }
+            if frame.kind == DATA && frame.flags & END_STREAM != 0 {
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut waiting = gateway.client();
+    waiting.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+    requests.recv_timeout(PATIENCE).unwrap();
+    // Some at a time, and then as many as one client may have in flight at once.
+    cancel(&gateway, &requests, 20, 33);
+    cancel(&gateway, &requests, 20, 100);
+    waiting.send(b"2");
     assert_eq!(waiting.head().status, 204);
 }
