@@ -120,7 +120,6 @@ fn a_banned_key_charges_no_other_limit() {
     }
 }
 
-/// Requests during a ban don't make it longer.
 /// Keys for which there is no memory are counted by network, but not banned by it.
 #[test]
 fn a_ban_of_an_invented_key_is_none_of_its_network() {
@@ -138,6 +137,24 @@ fn a_ban_of_an_invented_key_is_none_of_its_network() {
     assert!(!is_banned(&of(&gateway, "new")));
 }
 
+/// One client that has keys banned as fast as it can invent them takes no memory of other networks.
+#[test]
+fn bans_of_invented_keys_leave_networks_their_counts() {
+    let gateway = Gateway::start(&format!(
+        "[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\n[store]\nmax_memory = \"1MiB\"\n{}",
+        limit_all(BANNING)
+    ));
+    let mut client = gateway.client();
+    for key in 0..2_500 {
+        (0..5).for_each(|_| drop(client.get_with("/", &format!("X-User: {key}\r\n"))));
+    }
+    for network in 0..20 {
+        let fields = format!("X-User: new-{network}\r\nX-Forwarded-For: 198.51.{network}.1\r\n");
+        assert_eq!(client.get_with("/", &fields).status, 200, "{network}");
+    }
+}
+
+/// Requests during a ban don't make it longer.
 #[test]
 fn a_ban_ends_when_it_said() {
     let keys = BANNING.replace("2/min", "2/100ms").replace("1h", "2s");

@@ -78,11 +78,6 @@ impl<'r> ChargedAsk<'r> {
         self.time_us.unwrap_or(decision.time_us)
     }
 
-    /// Returns true if it looks at a ban, and charges nothing.
-    pub(super) fn is_of_ban(&self) -> bool {
-        self.banned_from.is_some()
-    }
-
     /// Returns how the costs of requests compare.
     pub(super) fn costs(&self) -> Costs {
         if self.is_of_ban() { Costs::Equal } else { self.ask.limit.costs }
@@ -163,7 +158,6 @@ impl Placed for ChargedAsk<'_> {
         Some(self.ask.limit.name())
     }
 
-    /// A ban of one key is none of its network's.
     fn overflow(&self) -> Option<Overflow> {
         if self.is_of_ban() {
             return None;
@@ -177,7 +171,11 @@ impl Placed for ChargedAsk<'_> {
     }
 
     fn has_own_quota(&self) -> bool {
-        self.is_of_ban() || self.charge.quota != self.common
+        self.charge.quota != self.common
+    }
+
+    fn is_of_ban(&self) -> bool {
+        self.banned_from.is_some()
     }
 
     fn is_other_reading(&self) -> bool {

@@ -52,6 +52,11 @@ pub(crate) trait Placed {
         false
     }
 
+    /// Returns true if it is about the ban of a key. A ban of one key is none of its network's, so that it has no overflow.
+    fn is_of_ban(&self) -> bool {
+        false
+    }
+
     /// Returns true if its key is one of several that servers may read in the request, and not the first.
     fn is_other_reading(&self) -> bool {
         false

@@ -101,12 +101,14 @@ impl Share {
 }
 
 /// The purpose for which a limit needs memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The bucket of a new key.
     NewKey,
     /// The bucket of a new key that has a quota of its own.
     NamedKey,
+    /// A ban of a key. Those of keys that clients invent must leave room for networks.
+    Ban,
     /// More entries of a key's bucket.
     Growth,
     /// The bucket of a network, or more entries of it.
@@ -209,7 +211,7 @@ impl Shares {
         let (pool, eighths) = match purpose {
             Purpose::NewKey => (&share.keys, 6),
             Purpose::NamedKey => (&share.keys, 8),
-            Purpose::Growth => (&share.keys, 7),
+            Purpose::Ban | Purpose::Growth => (&share.keys, 7),
             Purpose::Network => (&share.networks, 1),
         };
         let most = self.share_bytes() / 8 * eighths;
