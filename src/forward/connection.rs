@@ -263,6 +263,11 @@ impl UpstreamConnection {
         }
     }
 
+    /// Returns true if the server may still send a body that the response doesn't have.
+    pub fn omits_body(&self) -> bool {
+        matches!(&self.sender, Sender::Http1(http1) if http1.omits_body())
+    }
+
     /// Returns true if no request can be sent any more.
     pub fn is_closed(&self) -> bool {
         match &self.sender {

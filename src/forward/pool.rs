@@ -21,7 +21,7 @@ use hyper::{
 };
 use smallvec::SmallVec;
 use thread_local::ThreadLocal;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tollgate_limiter::metrics::{CountsByWord, Distribution, Histogram};
 
 use crate::{config::ServerUrl, metrics::CountsByStatus};
@@ -40,6 +40,10 @@ use super::{
 /// The time a connection has to become ready again after the response has ended, before it is closed: a client may never finish
 /// a request that is already answered.
 const READY_WITHIN: Duration = Duration::from_secs(5);
+
+/// The silence after which a connection is used again whose response has no body, as to HEAD. Some servers send one nevertheless
+/// (gevent), in a packet of its own, for which Linux may wait 40 ms.
+const SILENT_FOR: Duration = Duration::from_millis(100);
 
 /// A server of an upstream. It survives reloads that keep it in its upstream.
 pub struct UpstreamServer {
@@ -174,24 +178,33 @@ impl UpstreamServer {
     /// # Errors
     /// The server can't be reached in time.
     pub async fn connect(
-        &self,
+        self: &Arc<Self>,
         deadline: Instant,
         idle_timeout: Duration,
     ) -> Result<UpstreamConnection, Failure> {
         if !self.connector.prefers_http2() {
             return self.open(deadline).await;
         }
-        let _alone = if self.expects_http2() {
-            let connecting = self.kept.get_or_default().connecting.clone();
-            let alone = timeout_at(deadline, connecting.lock_owned()).await;
-            let alone = alone.map_err(|_| Failure::ConnectTimeout)?;
-            if let Some(made) = self.reuse(idle_timeout) {
-                return Ok(made);
-            }
-            Some(alone)
-        } else {
-            None
-        };
+        if !self.expects_http2() {
+            return self.open_shared(deadline).await;
+        }
+        let connecting = self.kept.get_or_default().connecting.clone();
+        let alone = timeout_at(deadline, connecting.lock_owned()).await;
+        let alone = alone.map_err(|_| Failure::ConnectTimeout)?;
+        if let Some(made) = self.reuse(idle_timeout) {
+            return Ok(made);
+        }
+        // In a task of its own, because others wait for the connection even if this request is cancelled.
+        let server = self.clone();
+        let opening = tokio::spawn(async move {
+            let _alone = alone;
+            server.open_shared(deadline).await
+        });
+        opening.await.map_err(Failure::broken)?
+    }
+
+    /// Opens a connection, and keeps it if it can be shared.
+    async fn open_shared(&self, deadline: Instant) -> Result<UpstreamConnection, Failure> {
         let connection = self.open(deadline).await?;
         self.declines_http2.store(!connection.is_http2(), Relaxed);
         match connection.share() {
@@ -254,6 +267,17 @@ impl UpstreamServer {
             kept.since.get_or_insert(now);
             kept.is_fit(idle_timeout)
         });
+    }
+
+    /// Keeps a connection once the server has had time to send what doesn't belong there; [`Self::reuse`] then closes it.
+    fn keep_after_silence(self: &Arc<Self>, connection: UpstreamConnection) {
+        if !self.connector.has_too_many() {
+            let server = self.clone();
+            tokio::spawn(async move {
+                sleep(SILENT_FOR).await;
+                server.keep(connection);
+            });
+        }
     }
 
     fn keep(&self, connection: UpstreamConnection) {
@@ -351,6 +375,8 @@ impl LentConnection {
         if connection.is_http2() {
             // An HTTP/2 connection stays in the pool.
             connection.end();
+        } else if connection.is_ready() && connection.omits_body() {
+            in_flight.server.keep_after_silence(connection);
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
         } else if !connection.is_closed() {

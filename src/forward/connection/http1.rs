@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::{
-    Method, Request, Response, StatusCode, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING},
 };
 use tokio::task::coop::unconstrained;
@@ -43,6 +43,8 @@ pub(crate) struct Http1 {
     decoder: Decoder,
     /// True if another request may follow.
     persists: bool,
+    /// True if the response has no body although its head may state one, so that a faulty server may send one.
+    omits_body: bool,
     /// The number of interim responses to the current request.
     hints: usize,
     /// True if any byte of the request may have reached the server; and if the server has sent any since.
@@ -65,6 +67,7 @@ impl Http1 {
             spelling: None,
             decoder: Decoder::Length(0),
             persists: true,
+            omits_body: false,
             hints: 0,
             has_sent: false,
             has_received: false,
@@ -106,6 +109,11 @@ impl Http1 {
         let has_ended = self.decoder.has_ended() && self.is_sent();
         // Bytes that arrive unasked must not be taken for the next response.
         has_ended && self.persists && self.input.bytes().is_empty()
+    }
+
+    /// Returns true if a faulty server may still send a body, which must not be taken for the next response.
+    pub(super) fn omits_body(&self) -> bool {
+        self.omits_body
     }
 
     /// Returns true if no other exchange can follow.
@@ -213,6 +221,7 @@ impl Http1 {
                     continue;
                 }
                 self.decoder = decoder(is_head, &answer)?;
+                self.omits_body = is_head || self.decoder.has_ended() && states_body(answer.headers());
                 // A server that answers in HTTP/1.0 can't be sent chunks.
                 self.persists &= answer.version() == Version::HTTP_11
                     && head::persists(answer.version(), answer.headers())
@@ -299,6 +308,11 @@ fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> 
             .map_err(|_| malformed("an invalid Content-Length"))?
             .map_or(Decoder::UntilClose, Decoder::Length)),
     }
+}
+
+/// Returns true if a header states a body that isn't empty.
+fn states_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
 fn unreadable(error: Unreadable) -> BoxError {

@@ -1,6 +1,9 @@
 //! Responses in any form reach the client as one complete response, or as 502.
 
-use std::sync::{Mutex, mpsc};
+use std::{
+    sync::{Mutex, mpsc},
+    time::Duration,
+};
 
 use super::{FINE, Recording, body, lines};
 use crate::{
@@ -163,6 +166,41 @@ fn what_comes_behind_an_answer_answers_nothing() {
         for _ in 0..3 {
             let answer = client.get("/");
             assert_eq!((answer.status, answer.body.len()), (200, 0), "{answer:?}");
+        }
+        assert_eq!(upstream.connections(), 2);
+    }
+}
+
+/// The body of a response to HEAD, and one that its header states where there is none, may come later than the head.
+#[test]
+fn what_comes_soon_behind_an_answer_without_a_body_answers_nothing() {
+    const LATER: Duration = Duration::from_millis(40);
+    const EVIL: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
+    for (method, head) in [
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 42\r\n\r\n"),
+        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("HEAD", "HTTP/1.1 404 Not Found\r\n\r\n"),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 42\r\n\r\n"),
+        ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    ] {
+        let upstream = WireUpstream::start(move |mut wire| {
+            if wire.number == 0 {
+                wire.message();
+                wire.send(head.as_bytes());
+                std::thread::sleep(LATER);
+                wire.send(EVIL);
+            }
+            while wire.message().is_some() {
+                wire.send(FINE.as_bytes());
+            }
+        });
+        let gateway = gateway_to(&upstream, "");
+        let mut client = gateway.client();
+        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        client.head();
+        for _ in 0..3 {
+            let answer = client.get("/");
+            assert_eq!((answer.status, answer.body.len()), (200, 0), "{head}: {answer:?}");
         }
         assert_eq!(upstream.connections(), 2);
     }

@@ -1,6 +1,10 @@
 //! Requests to HTTP/2 servers, and their responses.
 
-use std::{io::Write, sync::mpsc, time::Duration};
+use std::{
+    io::Write,
+    sync::{Mutex, mpsc},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -12,11 +16,12 @@ use crate::{
         PATIENCE,
         frames::{
             CANCEL, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End, Frames, GOAWAY, HEADERS,
-            INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM, RST_STREAM, fields, frame,
+            INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM, RST_STREAM, fields, frame, get,
         },
         gateway::Gateway,
         http2,
         upstream::{Upstream, whole},
+        wait_until,
         wire::WireUpstream,
     },
     proxy::{cleartext_http2, forward_to, quoted},
@@ -455,6 +460,36 @@ fn late_responses_to_cancelled_requests_leave_the_connection_to_others() {
     requests.recv_timeout(PATIENCE).unwrap();
     cancel(&gateway, &requests, 1, 90);
     assert_eq!(waiting.head().status, 200);
+}
+
+/// Others wait for the connection that a request opens.
+#[test]
+fn a_request_that_is_cancelled_leaves_the_connection_that_it_opens_to_others() {
+    const CANCELLED: u32 = 50;
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Mutex::new(answers);
+    let upstream = WireUpstream::start(move |wire| {
+        answers.lock().unwrap().recv().unwrap();
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                let answer = fields(&[(":status", "204")]);
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut client = Frames::connect(gateway.address());
+    client.ask_at_once(CANCELLED, &request("GET", &[]));
+    wait_until("a connection is opened", || upstream.connections() == 1);
+    (0..CANCELLED).for_each(|at| client.reset(2 * at + 1));
+    // The gateway has read all resets once it rejects what comes behind them.
+    client.ask(2 * CANCELLED + 1, &get("/%00", &[]));
+    assert_eq!(client.told(2 * CANCELLED + 1).status, 400);
+    answer.send(()).unwrap();
+    client.ask(2 * CANCELLED + 3, &request("GET", &[]));
+    assert_eq!(client.told(2 * CANCELLED + 3).status, 204);
+    assert_eq!(upstream.connections(), 1);
 }
 
 /// Servers end a connection on which many requests are cancelled: Envoy and Tollgate after 250, Node.js after 1,000.
