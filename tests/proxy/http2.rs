@@ -595,6 +595,35 @@ fn requests_that_are_taken_back_at_once_end_the_connection() {
     assert_eq!(status_of_one(&gateway), 200);
 }
 
+/// A request without a body that is cancelled at once is no failure of its server, whose share of the requests `eject` would
+/// take away.
+#[test]
+fn who_cancels_requests_makes_no_server_fail() {
+    const REQUESTS: u32 = 20;
+    let upstream = WireUpstream::start(|mut wire| {
+        while wire.message().is_some() {
+            wire.send(LAST);
+        }
+    });
+    let gateway = start("[admin]\nlisten = \"127.0.0.1:0\"", &upstream.url());
+    let admin = admin(&gateway);
+    let before = Metrics::scrape(&admin);
+    for hangs_up in [false, true].repeat(20) {
+        let mut client = Frames::connect(gateway.address());
+        client.ask_at_once(REQUESTS, &get("/", &[]));
+        if hangs_up {
+            client.close();
+        } else {
+            (0..REQUESTS).for_each(|at| client.reset(2 * at + 1));
+        }
+        assert_eq!(status_of_one(&gateway), 200);
+    }
+    let grown = Metrics::scrape(&admin);
+    let grown = grown.since(&before);
+    let failed = grown.keys().filter(|series| series.starts_with("tollgate_upstream_failures"));
+    assert_eq!(failed.count(), 0, "{grown:?}");
+}
+
 /// Each is begun, and no two are there at a time.
 #[test]
 fn requests_that_are_given_up_one_by_one_end_the_connection() {

@@ -11,6 +11,8 @@ use toml::{
 const SERVER_TLS: &str =
     "write a table: tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }";
 
+const CERTS: &str = "write a list of tables: certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]";
+
 const REDIS_URL: &str =
     "all of it is in the URL: url = \"redis://USER:${REDIS_PASSWORD}@HOST:6379/0\", or \"redis://HOST:6379\"";
 
@@ -40,6 +42,8 @@ const UNVERIFIED: [&str; 7] = [
     "insecure_skip_verify",
     "reject_unauthorized",
 ];
+
+const RESPONSE_FIELDS: &str = "write response_headers = { set = { x-name = \"value\" } } in [[routes]]";
 
 const LOG_PLACE: &str = "remove it: the log goes to stderr, so redirect that; requests are logged by [access_log] path = \"access.log\"";
 
@@ -85,10 +89,7 @@ const FORMS: [(&str, &str); 38] = [
     ("routes.request_headers", "write a table: request_headers = { set = { x-name = \"value\" } }"),
     ("routes.response_headers", "write a table: response_headers = { set = { x-name = \"value\" } }"),
     ("server.tls", SERVER_TLS),
-    (
-        "server.tls.certs",
-        "write a list of tables: certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]",
-    ),
+    ("server.tls.certs", CERTS),
     ("server.tls.certs[]", "write a table: { cert = \"gateway.pem\", key = \"gateway.key\" }"),
     ("server.timeouts", "write a table: timeouts = { header = \"10s\", idle = \"75s\", drain = \"30s\" }"),
     ("server.trusted_proxies", "write a list: trusted_proxies = [\"10.0.0.0/8\"]"),
@@ -119,10 +120,19 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("store.db", "url", REDIS_URL),
     ("store.database", "url", REDIS_URL),
     ("auth", "jwt", "write [jwt] jwks_url = \"https://…\", and require = \"jwt\" in routes"),
+    ("routes.on_limit.headers", "response_headers", RESPONSE_FIELDS),
+    ("limits.*.headers", "response_headers", RESPONSE_FIELDS),
+    ("limits.*.respond", "on_limit", "write on_limit = { status = 503 } in [[routes]]"),
+    ("routes.cost", "limits", "write limits = [{ name = \"per-client\", cost = 5 }]"),
+    ("upstreams.*.headers", "request_headers", "write request_headers = { set = { x-name = \"value\" } } in [[routes]]"),
+    ("upstreams.*.host", "preserve_host", "write preserve_host = false in [[routes]]: then the server gets the host of its URL"),
+    ("upstreams.*.path", "rewrite", "write rewrite = \"/api/{*rest}\" in [[routes]]"),
+    ("server.cert", "tls", SERVER_TLS),
+    ("server.key", "tls", SERVER_TLS),
     ("server.port", "listen", "write listen = \"0.0.0.0:8080\""),
     ("server.address", "listen", "write listen = \"0.0.0.0:8080\""),
-    ("server.tls.cert", "certs", SERVER_TLS),
-    ("server.tls.key", "certs", SERVER_TLS),
+    ("server.tls.cert", "certs", CERTS),
+    ("server.tls.key", "certs", CERTS),
     ("upstreams.*.url", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.urls", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.address", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
@@ -161,10 +171,10 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("limits.*.shadow", "mode", SHADOW),
     ("limits.*.shadow_mode", "mode", SHADOW),
     ("limits.*.limit_by", "key", "write key = \"ip\", \"header:x-api-key\" or \"jwt:sub\""),
-    ("limits.*.second", "rate", "write rate = \"5/s\""),
-    ("limits.*.minute", "rate", "write rate = \"5/min\""),
-    ("limits.*.hour", "rate", "write rate = \"5/h\""),
-    ("limits.*.day", "rate", "write rate = \"5/day\""),
+    ("limits.*.second", "rate", "for 10 a second write rate = \"10/s\""),
+    ("limits.*.minute", "rate", "for 10 a minute write rate = \"10/min\""),
+    ("limits.*.hour", "rate", "for 10 an hour write rate = \"10/h\""),
+    ("limits.*.day", "rate", "for 10 a day write rate = \"10/day\""),
     (
         "limits.*.month",
         "rate",

@@ -113,7 +113,11 @@ impl Upload {
 
     /// Returns a body received over HTTP/2, as [`Self::http1`] does. It may be empty.
     pub fn http2(incoming: Incoming, patience: Duration) -> Self {
-        let checks = (!incoming.is_end_stream()).then(|| Box::new(Checks::new(patience)));
+        if incoming.is_end_stream() {
+            // To hyper, a body that had ended ends no longer once the request is cancelled.
+            return Self::none();
+        }
+        let checks = Some(Box::new(Checks::new(patience)));
         Self { source: UploadSource::Http2(incoming), checks, spelling: None, hints: None }
     }
 
