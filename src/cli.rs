@@ -52,6 +52,7 @@ use self::{
     simulate::Simulate,
 };
 use tollgate_limiter::{Limiter, OnFailure, StoreUrl};
+use tollgate_routing::pattern::Pattern;
 
 use crate::{
     admin,
@@ -320,10 +321,11 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
         StoreUrl::Redis(url) => format!("store: {url}"),
     };
     let dashboard = admin.map(|address| format!("dashboard: http://{address}"));
+    let target = config.routes.first().map_or("/".to_owned(), |route| example_of(&route.matcher.path));
     let example = server.addresses().first().map(|address| match address {
-        ListenAddress::Tcp(address) => format!("try: curl -i {scheme}://{address}/"),
+        ListenAddress::Tcp(address) => format!("try: curl -i {scheme}://{address}{target}"),
         ListenAddress::Unix(path) => {
-            format!("try: curl -i --unix-socket {} http://localhost/", path.display())
+            format!("try: curl -i --unix-socket {} http://localhost{target}", path.display())
         }
     });
     let lines: Vec<_> = listens.chain(decisions).chain([store]).chain(dashboard).chain(example).collect();
@@ -331,6 +333,17 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
     let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
     let print = if logs_to_stdout { say_aside } else { |text: fmt::Arguments<'_>| drop(written(text)) };
     print(format_args!("{}\n", lines.join("\n")));
+}
+
+/// Returns a path that a pattern matches: `/v1/orders/1` of `/v1/orders/{id}`.
+fn example_of(pattern: &Pattern) -> String {
+    let text = pattern.to_string();
+    let segments = text.split('/').map(|segment| match segment.as_bytes() {
+        [b'{', b'*', ..] => "",
+        [b'{', ..] => "1",
+        _ => segment,
+    });
+    segments.collect::<Vec<_>>().join("/")
 }
 
 /// Reopens the access log on SIGUSR1. Without a handler the signal would end the process.

@@ -53,6 +53,19 @@ fn output_that_cannot_be_written_is_a_failure_but_a_reader_that_stops_is_none() 
     }
 }
 
+#[test]
+fn the_printed_curl_line_asks_a_route() {
+    for (path, target) in
+        [("/", "/"), ("/{*rest}", "/"), ("/v1/orders/{id}/items/{*rest}", "/v1/orders/1/items/")]
+    {
+        let gateway =
+            Gateway::start(&format!("[[routes]]\npath = \"{path}\"\nrespond = {{ status = 204 }}\n"));
+        let tried = format!("try: curl -i http://{}{target}\n", gateway.address());
+        assert!(gateway.greeting().ends_with(&tried), "{}", gateway.greeting());
+        assert_eq!(gateway.get(target).status, 204);
+    }
+}
+
 /// The first minute of a new user: the shipped file, and the command that it suggests.
 #[test]
 fn the_shipped_file_limits_the_printed_curl_line() {
@@ -115,7 +128,7 @@ fn check_tells_faults_and_ends_with_2() {
     let missing = tollgate(&["check", "none.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("can't read `none.toml`"));
-    assert!(text(&missing.stderr).contains("write one with `tollgate init`"), "{missing:?}");
+    assert!(text(&missing.stderr).contains("write a new one with `tollgate init`"), "{missing:?}");
     let shipped = tollgate(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.toml")]);
     assert_eq!((shipped.status.code(), text(&shipped.stderr)), (Some(0), ""));
 }

@@ -27,7 +27,7 @@ pub(super) struct AdminPort {
     /// URL of the admin port, such as http://127.0.0.1:9901; overrides the file's
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,
-    /// Configuration file, also for the admin port and its token (TOLLGATE_ADMIN_TOKEN overrides the file's token)
+    /// Configuration file, also for the admin port and its token (TOLLGATE_ADMIN_TOKEN overrides the file's token; with --admin, the file isn't read for it)
     #[arg(long, value_name = "FILE", default_value = "gateway.toml", global = true)]
     pub(super) config: PathBuf,
 }

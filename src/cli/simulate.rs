@@ -26,7 +26,7 @@ Examples:
   tollgate simulate access.log access.log.1.gz --config gateway.toml
   zcat *.gz | tollgate simulate - --against next.toml --report report.html
 
-Exit status: 0 replayed; 1 a log can't be read or has no request, or the report can't be written; 2 wrong usage or an
+Exit status: 0 replayed; 1 a log can't be read or has lines but no request, or the report can't be written; 2 wrong usage or an
 invalid file.
 Environment variables: those that the file names as ${NAME}; NO_COLOR turns colour off.")]
 pub(super) struct Simulate {

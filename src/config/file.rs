@@ -138,7 +138,7 @@ pub(super) struct ClientTlsTable {
     pub server_name: Option<Spanned<String>>,
 }
 
-/// `[admin]`: a second listener, for operators. A change takes effect at the next start.
+/// `[admin]`: a second listener, for operators. A change of its addresses takes effect at the next start, any other change with a reload.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

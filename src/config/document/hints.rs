@@ -124,8 +124,16 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("limits.*.headers", "response_headers", RESPONSE_FIELDS),
     ("limits.*.respond", "on_limit", "write on_limit = { status = 503 } in [[routes]]"),
     ("routes.cost", "limits", "write limits = [{ name = \"per-client\", cost = 5 }]"),
-    ("upstreams.*.headers", "request_headers", "write request_headers = { set = { x-name = \"value\" } } in [[routes]]"),
-    ("upstreams.*.host", "preserve_host", "write preserve_host = false in [[routes]]: then the server gets the host of its URL"),
+    (
+        "upstreams.*.headers",
+        "request_headers",
+        "write request_headers = { set = { x-name = \"value\" } } in [[routes]]",
+    ),
+    (
+        "upstreams.*.host",
+        "preserve_host",
+        "write preserve_host = false in [[routes]]: then the server gets the host of its URL",
+    ),
     ("upstreams.*.path", "rewrite", "write rewrite = \"/api/{*rest}\" in [[routes]]"),
     ("server.cert", "tls", SERVER_TLS),
     ("server.key", "tls", SERVER_TLS),

@@ -14,7 +14,7 @@ use crate::config::{
     value::{BodyMost, ParsedText, Size, Whole},
 };
 
-/// `[server]`: the main listener. A change of `workers` takes effect at the next start, any other change with
+/// `[server]`: the main listener. A change of `workers` or `reuse_port` takes effect at the next start, any other change with
 /// a reload. Changes of `max_header_bytes`, `http2`, `tls` and, for bodies, `timeouts.idle` apply to new
 /// connections only.
 #[derive(Debug, Deserialize)]

@@ -82,7 +82,7 @@ impl fmt::Display for StoreError {
         f.write_str(match self {
             Self::Url(fault) => fault,
             Self::Timeout => "the store did not answer in time",
-            Self::Open => "the store failed lately and is being probed",
+            Self::Open => "the store can't be reached or failed lately, and is being probed",
             Self::Overloaded => "too many decisions wait for the store",
             Self::Full => "the in-process store is full",
             Self::OverridesFull => "too many rates are set already",
