@@ -294,8 +294,23 @@ fn keys_and_values_of_other_programs_get_their_own_remedy() {
         Severity::Error,
         &[
             (limit("limit_by = \"ip\"\nrate = \"5/s\""), &["unknown key `limit_by`", "write key = \"ip\""]),
-            (limit("key = \"ip\"\nminute = 5"), &["unknown key `minute`", "write rate = \"5/min\""]),
-            (inline("minute = 5"), &["write rate = \"5/min\""]),
+            (limit("key = \"ip\"\nminute = 5"), &["unknown key `minute`", "write rate = \"10/min\""]),
+            (limit("key = \"ip\"\nrate = \"5/s\"\nheaders = {}"), &["write response_headers = { set"]),
+            (limit("key = \"ip\"\nrate = \"5/s\"\nrespond = {}"), &["write on_limit = { status = 503 }"]),
+            (
+                route("/b", "respond = {}\ncost = 5"),
+                &["write limits = [{ name = \"per-client\", cost = 5 }]"],
+            ),
+            (route("/b", "respond = {}\non_limit = { headers = {} }"), &["write response_headers = { set"]),
+            (
+                format!(
+                    "[upstreams.v]\nservers = \"http://a:1\"\nhost = \"b\"\n{}",
+                    route("/b", "upstream = \"v\"")
+                ),
+                &["write preserve_host = false"],
+            ),
+            (format!("[server]\ncert = \"c\"\n{GOOD}"), &["write a table: tls = { certs"]),
+            (inline("minute = 5"), &["write rate = \"10/min\""]),
             (limit("key = \"ip\"\nrequests_per_unit = 5"), &["rate = \"100/10s\""]),
             (format!("{JWT}{GOOD}claims = {{ roles = [\"admin\", \"dev\"] }}\n"), one),
             (format!("{JWT}{GOOD}claims = {{ realm_access.roles = \"admin\" }}\n"), one),

@@ -69,8 +69,11 @@ impl FromText for KeyPart {
 /// Returns what is wrong with a text that is no part of a key. Most header fields have a hyphen.
 fn not_a_key(text: &str) -> String {
     let all = KeyPart::ALL;
-    match text.contains('-') {
-        true => format!("`{text}` is not a valid key\nfor a header field write \"header:{text}\", or {all}"),
+    // As in `header.x-api-key` and `header=x-api-key`.
+    let behind = text.strip_prefix("header").and_then(|rest| rest.strip_prefix(['.', '=', ' ', '/']));
+    let name = behind.unwrap_or(text).trim();
+    match name.contains('-') {
+        true => format!("`{text}` is not a valid key\nfor a header field write \"header:{name}\", or {all}"),
         false => format!("`{text}` is not a valid key\n{all}"),
     }
 }
@@ -148,6 +151,14 @@ mod tests {
         }
         for text in ["10.0.0.0/33", "10.0.0.256", "10.0.0.0/", "::1/129", "fe80:::1", "1.2.3.4/"] {
             assert!(Exemption::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_remedy_for_a_header_names_the_header() {
+        for text in ["x-api-key", "header.x-api-key", "header=x-api-key", "header x-api-key"] {
+            let fault = KeyPart::read(text).unwrap_err();
+            assert!(fault.contains("write \"header:x-api-key\""), "{fault}");
         }
     }
 

@@ -90,10 +90,14 @@ fn a_target_is_a_path_or_an_http_url() {
 #[test]
 fn what_browsers_leave_unescaped_in_a_target_is_forwarded() {
     let recording = Recording::start();
-    for character in ['"', '\\', '^', '{', '|', '}'] {
-        recording.told(format!("GET /a{character} HTTP/1.1\r\nHost: a\r\n\r\n")).head();
+    for end in ["\"", "\\", "^", "{", "|", "}", "?\\", "?^", "?`", "?{", "?|", "?}"] {
+        recording.told(format!("GET /a{end} HTTP/1.1\r\nHost: a\r\n\r\n")).head();
         let message = recording.message();
-        assert!(message.starts_with(&format!("GET /a{character} HTTP/1.1\r\n")), "{message:?}");
+        assert!(message.starts_with(&format!("GET /a{end} HTTP/1.1\r\n")), "{message:?}");
+    }
+    for end in ["<", ">", "`", "?<", "?>", "?\""] {
+        let request = format!("GET /a{end} HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_refused(&recording, &request, 400, "request-malformed");
     }
 }
 
