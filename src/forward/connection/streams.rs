@@ -56,7 +56,7 @@ pub(super) struct Http2Streams {
     pub(super) silent_since: Mutex<Option<Instant>>,
     /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
-    /// Counts the connection until its last handle is dropped. It is closed soon after.
+    /// Counts the connection until it has many cancelled requests, or its last handle is dropped. It is closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
 
@@ -135,10 +135,13 @@ impl Http2Handle {
 impl Drop for Http2Handle {
     fn drop(&mut self) {
         let streams = &self.streams;
-        if !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= CANCELLED_MOST {
+        let has_enough =
+            !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= CANCELLED_MOST;
+        if has_enough {
             streams.is_suspect.store(true, Relaxed);
         }
-        if streams.lent.fetch_sub(1, Relaxed) == 1 {
+        // A connection that ends so no longer counts: otherwise a client could use up all with one slow request on each.
+        if streams.lent.fetch_sub(1, Relaxed) == 1 || has_enough {
             drop(std::mem::take(&mut *streams.counted.lock()));
         }
     }

@@ -523,3 +523,35 @@ fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
     waiting.send(b"2");
     assert_eq!(waiting.head().status, 204);
 }
+
+/// Who holds a slow request on each of them leaves connections to others.
+#[test]
+fn connections_with_many_cancelled_requests_do_not_count() {
+    const HELD: usize = 3;
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let answer = fields(&[(":status", "204")]);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                seen.send(()).unwrap();
+            } else if frame.kind == DATA && frame.flags & END_STREAM != 0 {
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+            }
+        }
+    });
+    let forward = forward_to(&[quoted(upstream.url())], "http2 = true\nmax_connections = 1");
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{forward}"));
+    let mut held: Vec<_> = (0..HELD).map(|_| gateway.client()).collect();
+    for client in &mut held {
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+        requests.recv_timeout(PATIENCE).unwrap();
+        cancel(&gateway, &requests, 2, 50);
+    }
+    assert_eq!(gateway.ask("POST /\nContent-Length: 1\n\n1").status, 204);
+    assert!(upstream.connections() > HELD);
+    for client in &mut held {
+        client.send(b"2");
+        assert_eq!(client.head().status, 204);
+    }
+}
