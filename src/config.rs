@@ -172,8 +172,7 @@ impl LoadedConfig {
                 Self { outcome, sources, shown }
             }
             Err(error) => {
-                let remedy =
-                    "name a readable file in UTF-8 with --config, or write a new one with `tollgate init`";
+                let remedy = "name another file, in UTF-8, or write a new one with `tollgate init`";
                 let fault = format!("can't read `{name}`: {error}\n{remedy}");
                 Self { outcome: Err(Diagnostics::of(&name, &fault)), sources, shown: Value::Null }
             }

@@ -114,7 +114,7 @@ impl Upload {
     /// Returns a body received over HTTP/2, as [`Self::http1`] does. It may be empty.
     pub fn http2(incoming: Incoming, patience: Duration) -> Self {
         if incoming.is_end_stream() {
-            // To hyper, a body that had ended ends no longer once the request is cancelled.
+            // hyper says so no longer once the request is cancelled, and the body would seem to fail.
             return Self::none();
         }
         let checks = Some(Box::new(Checks::new(patience)));

@@ -492,9 +492,9 @@ fn a_request_that_is_cancelled_leaves_the_connection_that_it_opens_to_others() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// Servers end a connection on which many requests are cancelled: Envoy and Tollgate after 250, Node.js after 1,000.
-#[test]
-fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
+/// A server that answers a request once its body has ended, and ends a connection with many cancelled requests, as Envoy and Tollgate
+/// do. It tells of each request.
+fn ending_after_resets() -> (WireUpstream, mpsc::Receiver<()>) {
     const ACCEPTED: u32 = 250;
     let (seen, requests) = mpsc::channel();
     let upstream = WireUpstream::start(move |wire| {
@@ -513,6 +513,12 @@ fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
             }
         }
     });
+    (upstream, requests)
+}
+
+#[test]
+fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
+    let (upstream, requests) = ending_after_resets();
     let gateway = gateway_to(&upstream.url());
     let mut waiting = gateway.client();
     waiting.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
@@ -524,22 +530,11 @@ fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
     assert_eq!(waiting.head().status, 204);
 }
 
-/// Who holds a slow request on each of them leaves connections to others.
+/// A client that holds a slow request on each of them leaves connections to others.
 #[test]
 fn connections_with_many_cancelled_requests_do_not_count() {
     const HELD: usize = 3;
-    let (seen, requests) = mpsc::channel();
-    let upstream = WireUpstream::start(move |wire| {
-        let mut server = Frames::accept(wire);
-        let answer = fields(&[(":status", "204")]);
-        while let Some(frame) = server.next() {
-            if frame.kind == HEADERS {
-                seen.send(()).unwrap();
-            } else if frame.kind == DATA && frame.flags & END_STREAM != 0 {
-                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
-            }
-        }
-    });
+    let (upstream, requests) = ending_after_resets();
     let forward = forward_to(&[quoted(upstream.url())], "http2 = true\nmax_connections = 1");
     let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{forward}"));
     let mut held: Vec<_> = (0..HELD).map(|_| gateway.client()).collect();

@@ -1,7 +1,7 @@
 //! The memory of the in-process store, divided among limits.
 //!
 //! Each limit has an equal share of `max_memory`. Six eighths of it are for the buckets of keys, one more for what known
-//! keys need to grow, and the last for the buckets of networks, in which new keys are counted past that. A limit can
+//! keys need to grow and for bans, and the last for the buckets of networks, in which new keys are counted past that. A limit can
 //! therefore take nothing from another one. The reasons and the bounds are in docs/adr/0001-memory-per-limit.md.
 
 use std::{
