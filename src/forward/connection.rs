@@ -1,47 +1,36 @@
 //! Connections to servers, and sending a request on one.
 
 mod http1;
+mod http2;
 mod observed;
+mod received;
 mod streams;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http_body::Body as _;
 use hyper::{
-    Request, Response, Uri, Version,
-    body::Incoming,
-    client::conn::http2,
-    header::{CONNECTION, HOST, HeaderValue, TE, TRANSFER_ENCODING},
-    http::uri::{Authority, Scheme},
+    Request, Response, Uri,
+    header::{CONNECTION, HOST, HeaderValue, TE},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::config::ServerUrl;
-use tollgate_http1::{Ahead, Stream as Io, head::FIELDS_MOST};
+use tollgate_http1::{Ahead, Stream as Io};
 
-pub(crate) use self::http1::Http1;
-
-use self::{
-    observed::{FrameScanner, ObservedStream},
-    streams::{Awaited, CANCELLED_IN_ALL, Http2Handle, Http2Streams, StreamBody},
-};
+use self::http2::Http2;
+pub(crate) use self::{http1::Http1, received::ReceivedBody};
 
 use super::{
     Failure,
     address::Address,
     body::{Body, BoxError},
     connector::CountedConnection,
-    retry,
     timer::Timer,
 };
 
 /// The most bytes that are buffered of a response. Its head must fit.
 const RESPONSE_BUFFER: usize = 128 << 10;
-/// The receive window for all responses on an HTTP/2 connection: the maximum (RFC 9113, section 6.9.1). With less, clients that
-/// don't read their responses would block those of others.
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-
 /// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
 pub struct UpstreamConnection {
@@ -55,7 +44,7 @@ pub struct UpstreamConnection {
 #[derive(Debug)]
 enum Sender {
     Http1(Box<Http1>),
-    Http2 { sender: http2::SendRequest<StreamBody>, stream: Arc<Http2Handle> },
+    Http2(Http2),
 }
 
 impl UpstreamConnection {
@@ -67,80 +56,33 @@ impl UpstreamConnection {
         counted: CountedConnection,
         deadline: Instant,
     ) -> Result<Self, Failure> {
-        if http2 {
+        let sender = match http2 {
             // Boxed, so that HTTP/1.1 connections don't reserve its memory.
-            return Box::pin(Self::begin_http2(stream, address, counted, deadline)).await;
-        }
-        Ok(Self {
-            sender: Sender::Http1(Box::new(Http1::new(stream, counted))),
-            address,
-            timer: Timer::default(),
-        })
-    }
-
-    /// Starts HTTP/2, and waits for the server's settings with the number of streams.
-    async fn begin_http2(
-        stream: impl Io,
-        address: Option<Arc<Address>>,
-        counted: CountedConnection,
-        deadline: Instant,
-    ) -> Result<Self, Failure> {
-        let streams = Arc::new(Http2Streams::default());
-        let (read, mut frames) = (streams.clone(), FrameScanner::default());
-        let listener = move |bytes: &[u8]| {
-            *read.silent_since.lock() = None;
-            let heads = frames.scan(bytes);
-            read.note_most(frames.streams_most());
-            read.note_heads(heads)
+            true => Sender::Http2(Box::pin(Http2::begin(stream, counted, deadline)).await?),
+            false => Sender::Http1(Box::new(Http1::new(stream, counted))),
         };
-        let io = TokioIo::new(ObservedStream::new(stream, listener));
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .initial_max_send_streams(0)
-            .max_header_list_size(RESPONSE_BUFFER as u32)
-            .initial_stream_window_size(RESPONSE_BUFFER as u32)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            // Late responses to all cancelled requests are ignored, for a second (RFC 9113, section 5.1).
-            .max_concurrent_reset_streams(CANCELLED_IN_ALL)
-            // The bound would count what comes later, and end the requests of others.
-            .max_local_error_reset_streams(None);
-        let (sender, connection) = builder.handshake(io).await.map_err(Failure::broken)?;
-        let shared = streams.clone();
-        tokio::spawn(async move {
-            drop(connection.await);
-            shared.changed.notify_one();
-        });
-        let settled = async {
-            while streams.most.load(Relaxed) == 0 && !sender.is_closed() {
-                streams.changed.notified().await;
-            }
-        };
-        timeout_at(deadline, settled).await.map_err(|_| Failure::ConnectTimeout)?;
-        streams.lent.store(1, Relaxed);
-        *streams.counted.lock() = counted;
-        Ok(Self {
-            sender: Sender::Http2 { sender, stream: Http2Handle::new(streams) },
-            address,
-            timer: Timer::default(),
-        })
+        Ok(Self { sender, address, timer: Timer::default() })
     }
 
     /// Returns another handle of the connection, if the server allows one more stream.
     pub fn share(&self) -> Option<Self> {
-        let Sender::Http2 { sender, stream } = &self.sender else { return None };
-        let sender = Sender::Http2 { sender: sender.clone(), stream: stream.streams.lend()? };
-        Some(Self { sender, address: self.address.clone(), timer: Timer::default() })
+        let Sender::Http2(http2) = &self.sender else { return None };
+        Some(Self {
+            sender: Sender::Http2(http2.share()?),
+            address: self.address.clone(),
+            timer: Timer::default(),
+        })
     }
 
     /// Returns true if this is an HTTP/2 connection, which can be shared.
     pub fn is_http2(&self) -> bool {
-        matches!(self.sender, Sender::Http2 { .. })
+        matches!(self.sender, Sender::Http2(_))
     }
 
     /// Notes that the response has ended, so that the request doesn't count as cancelled.
     pub fn end(&self) {
-        if let Sender::Http2 { stream, .. } = &self.sender {
-            stream.has_ended.store(true, Relaxed);
+        if let Sender::Http2(http2) = &self.sender {
+            http2.end();
         }
     }
 
@@ -148,7 +90,7 @@ impl UpstreamConnection {
     pub fn is_idle(&self) -> bool {
         match &self.sender {
             Sender::Http1(_) => true,
-            Sender::Http2 { stream, .. } => stream.streams.lent.load(Relaxed) <= 1,
+            Sender::Http2(http2) => http2.streams().lent.load(Relaxed) <= 1,
         }
     }
 
@@ -162,10 +104,10 @@ impl UpstreamConnection {
         &mut self,
         request: &mut Option<Request<Body>>,
         url: &ServerUrl,
-    ) -> Result<Response<Option<Incoming>>, Unanswered> {
-        let there = request.as_mut().expect("a request is there as long as it may be sent");
+    ) -> Result<Response<Option<ReceivedBody>>, Unanswered> {
         match &mut self.sender {
             Sender::Http1(http1) => {
+                let there = request.as_mut().expect("a request is there as long as it may be sent");
                 for_http1(there);
                 let has_body = !there.body().is_end_stream();
                 let answered = http1.send(there).await;
@@ -175,33 +117,7 @@ impl UpstreamConnection {
                 let is_safe = !http1.has_sent();
                 answered.map(|head| head.map(|()| None)).map_err(|cause| Unanswered { cause, is_safe })
             }
-            Sender::Http2 { sender, stream } => {
-                stream.streams.expect();
-                let _awaited = Awaited::begin(&stream.streams);
-                for_http2(there, url);
-                let copy = retry::copy(there);
-                let counted = |body| StreamBody { body, _stream: stream.clone() };
-                let sent =
-                    request.take().into_iter().map(|request| sender.try_send_request(request.map(counted)));
-                let answered = sent.last().expect("it was there").await;
-                if answered.as_ref().is_ok_and(|answer| answer.headers().len() > FIELDS_MOST) {
-                    let cause = http1::malformed("the response has too many fields");
-                    return Err(Unanswered { cause, is_safe: false });
-                }
-                answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
-                    let given_back = unsent.take_message().map(|request| request.map(|counted| counted.body));
-                    let cause = unsent.into_error();
-                    let is_safe = given_back.is_some() || retry::was_refused(&cause);
-                    if is_safe {
-                        // The connection is about to end, or the server would probably refuse the request again.
-                        stream.streams.is_suspect.store(true, Relaxed);
-                    }
-                    // A server that resets a request without refusing it may have processed it.
-                    let copy = copy.filter(|_| is_safe || !retry::was_reset(&cause));
-                    *request = given_back.or(copy);
-                    Unanswered { cause: cause.into(), is_safe }
-                })
-            }
+            Sender::Http2(http2) => Ok(http2.send(request, url).await?.map(Some)),
         }
     }
 
@@ -209,7 +125,7 @@ impl UpstreamConnection {
     pub(super) fn http1(&self) -> Option<&Http1> {
         match &self.sender {
             Sender::Http1(http1) => Some(http1),
-            Sender::Http2 { .. } => None,
+            Sender::Http2(_) => None,
         }
     }
 
@@ -217,7 +133,7 @@ impl UpstreamConnection {
     pub(super) fn http1_mut(&mut self) -> Option<&mut Http1> {
         match &mut self.sender {
             Sender::Http1(http1) => Some(http1),
-            Sender::Http2 { .. } => None,
+            Sender::Http2(_) => None,
         }
     }
 
@@ -226,7 +142,7 @@ impl UpstreamConnection {
     pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, CountedConnection)> {
         match self.sender {
             Sender::Http1(http1) => Some(http1.into_stream()),
-            Sender::Http2 { .. } => None,
+            Sender::Http2(_) => None,
         }
     }
 
@@ -235,22 +151,22 @@ impl UpstreamConnection {
     pub fn has_received(&self) -> bool {
         match &self.sender {
             Sender::Http1(http1) => http1.has_received(),
-            Sender::Http2 { .. } => false,
+            Sender::Http2(_) => false,
         }
     }
 
     /// Sends no more requests on an HTTP/2 connection whose response was late.
     pub fn suspect(&self) {
-        if let Sender::Http2 { stream, .. } = &self.sender {
-            stream.streams.is_suspect.store(true, Relaxed);
+        if let Sender::Http2(http2) = &self.sender {
+            http2.streams().is_suspect.store(true, Relaxed);
         }
     }
 
     /// Returns true if a request can be sent now and the address still belongs to the server.
-    pub fn is_ready(&self) -> bool {
-        let is_ready = match &self.sender {
+    pub fn is_ready(&mut self) -> bool {
+        let is_ready = match &mut self.sender {
             Sender::Http1(http1) => http1.is_ready(),
-            Sender::Http2 { sender, stream } => sender.is_ready() && !stream.streams.is_suspect.load(Relaxed),
+            Sender::Http2(http2) => http2.is_ready(),
         };
         is_ready && !self.address.as_ref().is_some_and(|address| address.is_gone())
     }
@@ -259,29 +175,13 @@ impl UpstreamConnection {
     pub fn is_open(&mut self) -> bool {
         match &mut self.sender {
             Sender::Http1(http1) => http1.is_quiet(),
-            Sender::Http2 { .. } => true,
+            Sender::Http2(_) => true,
         }
     }
 
     /// Returns true if the server may still send a body that the response doesn't have.
     pub fn omits_body(&self) -> bool {
         matches!(&self.sender, Sender::Http1(http1) if http1.omits_body())
-    }
-
-    /// Returns true if no request can be sent any more.
-    pub fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(http1) => http1.is_closed(),
-            Sender::Http2 { sender, .. } => sender.is_closed(),
-        }
-    }
-
-    /// Waits until another request can be sent, or fails.
-    pub async fn ready(&mut self) -> Result<(), BoxError> {
-        match &mut self.sender {
-            Sender::Http1(http1) => http1.ready().await,
-            Sender::Http2 { sender, .. } => Ok(sender.ready().await?),
-        }
     }
 }
 
@@ -307,20 +207,4 @@ fn for_http1(request: &mut Request<Body>) {
         // TE is for the next server only (RFC 9110, section 10.1.4).
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("TE"));
     }
-}
-
-/// Puts a request into the form of HTTP/2, with the host in the target (RFC 9113, section 8.3.1).
-fn for_http2(request: &mut Request<Body>, url: &ServerUrl) {
-    *request.version_mut() = Version::HTTP_2;
-    if request.uri().authority().is_some() {
-        return;
-    }
-    request.headers_mut().remove(TRANSFER_ENCODING);
-    request.headers_mut().remove(CONNECTION);
-    let host = request.headers_mut().remove(HOST);
-    let named = host.and_then(|host| Authority::from_maybe_shared(host).ok());
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
-    parts.authority = named.or_else(|| url.authority().parse().ok());
-    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }

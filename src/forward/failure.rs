@@ -133,8 +133,7 @@ impl Failure {
     /// take for malformed (RFC 9113, section 8.1.1).
     pub(super) fn is_of_malformed_request(&self) -> bool {
         let Self::Broken(cause) = self else { return false };
-        let cause = cause.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
-        cause.is_some_and(|error| {
+        cause.downcast_ref::<h2::Error>().is_some_and(|error| {
             error.is_reset() && error.is_remote() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR)
         })
     }

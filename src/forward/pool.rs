@@ -379,10 +379,11 @@ impl LentConnection {
             in_flight.server.keep_after_silence(connection);
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
-        } else if !connection.is_closed() {
+        } else if connection.http1().is_some_and(|http1| !http1.is_closed()) {
             // The request body may still be in transit.
             tokio::spawn(async move {
-                if let Ok(Ok(())) = timeout(READY_WITHIN, connection.ready()).await {
+                let Some(http1) = connection.http1_mut() else { return };
+                if let Ok(Ok(())) = timeout(READY_WITHIN, http1.ready()).await {
                     in_flight.server.keep(connection);
                 }
             });

@@ -1,10 +1,7 @@
 //! Retries: a request may be sent again if it never left the gateway, or if it is idempotent and got no response (RFC 9110,
 //! section 9.2.2; RFC 9112, section 9.3.1).
 
-use std::{
-    error::Error,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use h2::Reason;
 use hyper::Request;
@@ -61,16 +58,8 @@ pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
-/// Returns true if a single request was reset, while its connection goes on.
-pub fn was_reset(error: &hyper::Error) -> bool {
-    error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()).is_some_and(h2::Error::is_reset)
-}
-
 /// Returns true if the server states that it didn't process the request (RFC 9113, sections 6.8 and 8.7).
-pub fn was_refused(error: &hyper::Error) -> bool {
-    let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
-        return false;
-    };
+pub fn was_refused(error: &h2::Error) -> bool {
     // h2 passes a GOAWAY, whatever its reason, only to the requests behind the last one that it names.
     let is_behind = error.is_go_away() && error.is_remote();
     is_behind || error.reason() == Some(Reason::REFUSED_STREAM)

@@ -13,7 +13,6 @@ use std::{
 
 use hyper::{
     Request, Response, StatusCode, Uri, Version,
-    body::Incoming,
     header::{CONTENT_LENGTH, HOST},
 };
 use parking_lot::Mutex;
@@ -25,7 +24,7 @@ use super::{
     Failure, Visits, address,
     balance::{Balancer, Member, MemberIndexes},
     body::{Body, Fault, Progress, Relayed},
-    connection::{Unanswered, UpstreamConnection},
+    connection::{ReceivedBody, Unanswered, UpstreamConnection},
     connector::Connector,
     headers,
     health::{self, Ejector},
@@ -262,7 +261,7 @@ impl Servers {
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
         now: Instant,
-    ) -> Result<Response<Option<Incoming>>, Failure> {
+    ) -> Result<Response<Option<ReceivedBody>>, Failure> {
         let is_idempotent = request.as_ref().is_some_and(|request| request.method().is_idempotent());
         let may_go_stale = age == Age::Reused && is_idempotent;
         let mut timer = std::mem::take(&mut connection.timer);
@@ -364,7 +363,7 @@ fn set_host(server: &UpstreamServer, request: &mut Request<Body>) {
 
 /// Returns the response to be forwarded to the client. Its body holds the connection until it ends.
 fn receive(
-    response: Response<Option<Incoming>>,
+    response: Response<Option<ReceivedBody>>,
     lent: LentConnection,
     tunnel: Option<TunnelRequested>,
 ) -> Result<Response<Body>, Failure> {

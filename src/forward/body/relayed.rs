@@ -11,21 +11,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::{task::AbortHandle, time::Sleep};
 use tollgate_http1::head::Spelt;
 
-use crate::forward::{connection::Http1, headers, pool::LentConnection};
+use crate::forward::{
+    connection::{Http1, ReceivedBody},
+    headers,
+    pool::LentConnection,
+};
 
-use super::{BoxError, Progress, poll_incoming, with_trailers};
+use super::{BoxError, Progress, with_trailers};
 
 /// An upstream's response body, with the connection that it is received on.
 #[derive(Debug)]
 pub struct Relayed {
     /// The body over HTTP/2. Over HTTP/1.1, it is read from the connection.
-    incoming: Option<Incoming>,
+    received: Option<ReceivedBody>,
     connection: ResponseConnection,
     /// The spelling of the response's header names.
     pub(super) spelling: Spelt,
@@ -115,13 +118,13 @@ impl Error for TooLong {}
 impl Relayed {
     /// Returns the body of a response. It holds the connection until the body ends. If it is dropped earlier,
     /// the connection is closed.
-    pub fn new(incoming: Option<Incoming>, mut lent: LentConnection) -> Self {
+    pub fn new(received: Option<ReceivedBody>, mut lent: LentConnection) -> Self {
         let spelling = lent.http1_mut().and_then(Http1::take_spelling);
         let connection = match lent.http1().is_none_or(Http1::is_sent) {
             true => ResponseConnection::Lent(lent),
             false => ResponseConnection::Duplex(Duplex::begin(lent)),
         };
-        let mut relayed = Self { incoming, connection, spelling, upload: None, timer: None };
+        let mut relayed = Self { received, connection, spelling, upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -150,22 +153,22 @@ impl Relayed {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.incoming {
-            Some(incoming) => poll_incoming(incoming, context),
+        match &mut self.received {
+            Some(received) => received.poll_frame(context),
             None => self.connection.with_mut(|http1| http1.poll_frame(context)).unwrap_or(Poll::Ready(None)),
         }
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        match &self.incoming {
-            Some(incoming) => incoming.is_end_stream(),
+        match &self.received {
+            Some(received) => received.is_end_stream(),
             None => self.connection.with(Http1::has_ended).unwrap_or(true),
         }
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        match &self.incoming {
-            Some(incoming) => incoming.size_hint(),
+        match &self.received {
+            Some(received) => received.size_hint(),
             None => self.connection.with(Http1::size_hint).unwrap_or(SizeHint::with_exact(0)),
         }
     }

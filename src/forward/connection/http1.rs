@@ -117,7 +117,7 @@ impl Http1 {
     }
 
     /// Returns true if no other exchange can follow.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         !self.persists
     }
 
@@ -131,7 +131,7 @@ impl Http1 {
     }
 
     /// Waits until the request has been sent, after the response has ended.
-    pub(super) async fn ready(&mut self) -> Result<(), BoxError> {
+    pub(crate) async fn ready(&mut self) -> Result<(), BoxError> {
         poll_fn(|context| self.poll_upload(context)).await
     }
 

@@ -3,11 +3,16 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::{received::LARGE, streams::Http2Streams};
+
+/// DATA (RFC 9113, section 6.1).
+const DATA: u8 = 0;
 /// HEADERS, and its flag END_STREAM (RFC 9113, section 6.2).
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -20,10 +25,10 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// The length of a frame header (RFC 9113, section 4.1).
 const FRAME_HEADER: usize = 9;
 
-/// Scans the frames of a server for response heads and for the number of streams that the server allows, since h2 tells neither when it
-/// arrives.
+/// Scans the frames of a server for response heads, small pieces of bodies, and the number of streams that the server allows, since h2
+/// tells none of them when it arrives.
 #[derive(Debug, Default)]
-pub(super) struct FrameScanner {
+struct FrameScanner {
     /// The part of the frame header that has arrived.
     head: [u8; FRAME_HEADER],
     filled: usize,
@@ -36,11 +41,19 @@ pub(super) struct FrameScanner {
     streams_most: Option<usize>,
 }
 
+/// The frames that begin in scanned bytes.
+#[derive(Debug, Default)]
+struct Scanned {
+    /// The number of HEADERS frames that don't end their stream: the heads of interim responses and of responses with a body.
+    heads: usize,
+    /// The number of DATA frames that are small.
+    small: usize,
+}
+
 impl FrameScanner {
-    /// Scans the next bytes. Returns the number of HEADERS frames that don't end their stream: the heads of interim responses and of
-    /// responses with a body.
-    pub(super) fn scan(&mut self, mut bytes: &[u8]) -> usize {
-        let mut heads = 0;
+    /// Scans the next bytes.
+    fn scan(&mut self, mut bytes: &[u8]) -> Scanned {
+        let mut scanned = Scanned::default();
         while !bytes.is_empty() {
             if self.filled < FRAME_HEADER {
                 let taken = (FRAME_HEADER - self.filled).min(bytes.len());
@@ -52,7 +65,8 @@ impl FrameScanner {
                 }
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
-                heads += usize::from(kind == HEADERS && flags & END_STREAM == 0);
+                scanned.heads += usize::from(kind == HEADERS && flags & END_STREAM == 0);
+                scanned.small += usize::from(kind == DATA && self.rest < LARGE);
             }
             let (payload, next) = bytes.split_at(self.rest.min(bytes.len()));
             bytes = next;
@@ -64,11 +78,11 @@ impl FrameScanner {
                 self.end_frame();
             }
         }
-        heads
+        scanned
     }
 
     /// Returns the number of streams that the server allows by its last settings. `None` before the first ones.
-    pub(super) fn streams_most(&self) -> Option<usize> {
+    fn streams_most(&self) -> Option<usize> {
         self.streams_most
     }
 
@@ -97,33 +111,47 @@ impl FrameScanner {
     }
 }
 
-/// A byte stream that passes everything read to a function, and fails if the function does.
-pub(super) struct ObservedStream<S, F> {
+/// The byte stream of an HTTP/2 connection, whose frames are noted as they arrive.
+pub(super) struct ObservedStream<S> {
     stream: S,
-    on_read: F,
+    frames: FrameScanner,
+    streams: Arc<Http2Streams>,
 }
 
-impl<S, F> ObservedStream<S, F> {
+impl<S> ObservedStream<S> {
     /// Observes a stream.
-    pub(super) fn new(stream: S, on_read: F) -> Self {
-        Self { stream, on_read }
+    pub(super) fn new(stream: S, streams: Arc<Http2Streams>) -> Self {
+        Self { stream, frames: FrameScanner::default(), streams }
     }
 }
 
-impl<S: AsyncRead + Unpin, F: FnMut(&[u8]) -> io::Result<()> + Unpin> AsyncRead for ObservedStream<S, F> {
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.streams.received.are_due() {
+            // The connection's task is to put them together first.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let read = &buffer.filled()[before..];
-        Poll::Ready(if read.is_empty() { Ok(()) } else { (self.on_read)(read) })
+        if read.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let Self { frames, streams, .. } = &mut *self;
+        *streams.silent_since.lock() = None;
+        let scanned = frames.scan(read);
+        streams.note_most(frames.streams_most());
+        streams.received.note_small(scanned.small);
+        Poll::Ready(streams.note_heads(scanned.heads))
     }
 }
 
-impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for ObservedStream<S, F> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -181,7 +209,7 @@ mod tests {
         .concat();
         for size in 1..frames.len() {
             let mut scanner = FrameScanner::default();
-            let heads: usize = frames.chunks(size).map(|piece| scanner.scan(piece)).sum();
+            let heads: usize = frames.chunks(size).map(|piece| scanner.scan(piece).heads).sum();
             assert_eq!(heads, 3, "{size} bytes at a time");
         }
     }
@@ -212,7 +240,7 @@ mod tests {
             for (frame, most) in &steps {
                 let (last, before) = frame.split_last().unwrap();
                 let most_before = scanner.streams_most();
-                before.chunks(size).for_each(|piece| assert_eq!(scanner.scan(piece), 0));
+                before.chunks(size).for_each(|piece| assert_eq!(scanner.scan(piece).heads, 0));
                 assert_eq!(scanner.streams_most(), most_before, "settings that aren't complete");
                 scanner.scan(&[*last]);
                 assert_eq!(scanner.streams_most(), *most, "{frame:?}, {size} bytes at a time");

@@ -2,25 +2,19 @@
 
 use std::{
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::forward::{
-    body::{Body, BoxError},
-    connector::CountedConnection,
-    hints::HINTS_MOST,
-};
+use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
+
+use super::received::ReceivedBodies;
 
 /// The silence after which an HTTP/2 connection seems dead to a request that is given up. A route's timeout may be much shorter than
 /// the one of responses.
@@ -45,7 +39,9 @@ pub(super) struct Http2Streams {
     pub(super) lent: AtomicUsize,
     /// The number of streams that the server allows by its last settings; 0 before the first ones.
     pub(super) most: AtomicUsize,
-    /// Notified when that changes, and when the connection has ended.
+    /// True once the connection has ended.
+    pub(super) has_ended: AtomicBool,
+    /// Notified when one of these changes.
     pub(super) changed: Notify,
     /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled. No new
     /// requests are then sent on it.
@@ -56,6 +52,8 @@ pub(super) struct Http2Streams {
     pub(super) silent_since: Mutex<Option<Instant>>,
     /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
+    /// The bodies of responses.
+    pub(super) received: ReceivedBodies,
     /// Counts the connection until it has many cancelled requests, or its last handle is dropped. It is closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
@@ -144,32 +142,5 @@ impl Drop for Http2Handle {
         if streams.lent.fetch_sub(1, Relaxed) == 1 || has_enough {
             drop(std::mem::take(&mut *streams.counted.lock()));
         }
-    }
-}
-
-/// The body of a request on an HTTP/2 connection. The request counts as a stream until its body has ended, even if its response ends
-/// earlier.
-pub(super) struct StreamBody {
-    pub(super) body: Body,
-    pub(super) _stream: Arc<Http2Handle>,
-}
-
-impl HttpBody for StreamBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

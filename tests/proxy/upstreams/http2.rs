@@ -6,8 +6,10 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -23,12 +25,15 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     harness::{
+        PATIENCE,
         client::Client,
         cut::{Cut, Fault},
+        frames::{DATA, END_HEADERS, Frames, HEADERS, INITIAL_WINDOW, WINDOW_UPDATE, fields, frame, get},
         gateway::Gateway,
         redis::tls::Certificates,
         upstream::{Speech, Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
     proxy::{cleartext_http2, forward_to, quoted},
 };
@@ -302,6 +307,54 @@ fn who_takes_nothing_holds_up_nobody_else_and_is_read_no_further() {
     assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
     // And what is taken in the end is all there.
     assert_eq!(slow[0].bytes(16 << 20).len(), 16 << 20);
+}
+
+/// A server sends each answer in pieces of one byte.
+#[test]
+fn small_pieces_that_nobody_takes_need_little_memory() {
+    const CLIENTS: usize = 4;
+    /// As much as the gateway's window admits.
+    const SENT: usize = 128 << 10;
+    const GROWTH_KIB: usize = 8 << 10;
+    let piece = |stream, at: usize| frame(DATA, 0, stream, &[at as u8]);
+    let (asked, waits) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        while let Some(asked_for) = server.next() {
+            if asked_for.kind == HEADERS {
+                let stream = asked_for.stream;
+                server.send(HEADERS, END_HEADERS, stream, &fields(&[(":status", "200")]));
+                server.write(&(0..SENT).flat_map(|at| piece(stream, at)).collect::<Vec<_>>());
+                asked.send(()).unwrap();
+            }
+        }
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let before = gateway.memory_kib("VmHWM");
+    // Windows of nothing.
+    let mut clients = [(); CLIENTS].map(|()| Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0)]));
+    for client in &mut clients {
+        client.ask(1, &get("/", &[]));
+        waits.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(client.next_of(HEADERS).status(), 200);
+    }
+    wait_until("the gateway has read all", || {
+        let before = gateway.cpu();
+        thread::sleep(Duration::from_millis(100));
+        gateway.cpu() == before
+    });
+    let growth = gateway.grew_kib(before);
+    assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
+    // All of it is there once it is taken.
+    for client in &mut clients {
+        let mut received = Vec::new();
+        client.send(WINDOW_UPDATE, 0, 1, &(1_u32 << 20).to_be_bytes());
+        client.send(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes());
+        while received.len() < SENT {
+            received.extend(client.next_of(DATA).payload);
+        }
+        assert!(received.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    }
 }
 
 #[test]

@@ -1,0 +1,264 @@
+//! HTTP/2 connections to servers. Many requests share a connection, which has a task of its own.
+
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::Bytes;
+use h2::{
+    Reason, SendStream,
+    client::{Builder, ResponseFuture, SendRequest},
+};
+use http_body::Body as HttpBody;
+use hyper::{
+    Method, Request, Response, Uri, Version,
+    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    http::uri::{Authority, Scheme},
+};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
+
+use crate::config::ServerUrl;
+use crate::forward::{Failure, body::Body, connector::CountedConnection, retry};
+
+use super::{
+    RESPONSE_BUFFER, Unanswered,
+    http1::malformed,
+    observed::ObservedStream,
+    received::ReceivedBody,
+    streams::{Awaited, CANCELLED_IN_ALL, Http2Handle, Http2Streams},
+};
+
+/// The receive window for all responses on a connection: the maximum (RFC 9113, section 6.9.1). With less, clients that don't read
+/// their responses would block those of others.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// A handle of an HTTP/2 connection to a server, for one request.
+#[derive(Debug)]
+pub(super) struct Http2 {
+    sender: SendRequest<Bytes>,
+    stream: Arc<Http2Handle>,
+}
+
+impl Http2 {
+    /// Starts HTTP/2, and waits for the server's settings with the number of streams.
+    pub(super) async fn begin(
+        stream: impl Io,
+        counted: CountedConnection,
+        deadline: Instant,
+    ) -> Result<Self, Failure> {
+        let streams = Arc::new(Http2Streams::default());
+        let (sender, connection) = Builder::new()
+            .enable_push(false)
+            .initial_max_send_streams(0)
+            .max_header_list_size(RESPONSE_BUFFER as u32)
+            .initial_window_size(RESPONSE_BUFFER as u32)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            // Late responses to all cancelled requests are ignored, for a second (RFC 9113, section 5.1).
+            .max_concurrent_reset_streams(CANCELLED_IN_ALL)
+            // The bound would count what comes later, and end the requests of others.
+            .max_local_error_reset_streams(None)
+            .handshake(ObservedStream::new(stream, streams.clone()))
+            .await
+            .map_err(Failure::broken)?;
+        let shared = streams.clone();
+        tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            poll_fn(|context| {
+                let ended = connection.as_mut().poll(context);
+                shared.received.compact_if_due();
+                ended.map(drop)
+            })
+            .await;
+            shared.has_ended.store(true, Relaxed);
+            shared.changed.notify_one();
+        });
+        let settled = async {
+            while streams.most.load(Relaxed) == 0 && !streams.has_ended.load(Relaxed) {
+                streams.changed.notified().await;
+            }
+        };
+        timeout_at(deadline, settled).await.map_err(|_| Failure::ConnectTimeout)?;
+        streams.lent.store(1, Relaxed);
+        *streams.counted.lock() = counted;
+        Ok(Self { sender, stream: Http2Handle::new(streams) })
+    }
+
+    /// Returns another handle, if the server allows one more stream.
+    pub(super) fn share(&self) -> Option<Self> {
+        let stream = self.stream.streams.lend()?;
+        Some(Self { sender: self.sender.clone(), stream })
+    }
+
+    /// Returns the streams of the connection.
+    pub(super) fn streams(&self) -> &Http2Streams {
+        &self.stream.streams
+    }
+
+    /// Notes that the response has ended, so that the request doesn't count as cancelled.
+    pub(super) fn end(&self) {
+        self.stream.has_ended.store(true, Relaxed);
+    }
+
+    /// Returns true if a request can be sent.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let accepts = self.sender.poll_ready(&mut Context::from_waker(Waker::noop()));
+        !matches!(accepts, Poll::Ready(Err(_))) && !self.streams().is_suspect.load(Relaxed)
+    }
+
+    /// Sends a request, as [`super::UpstreamConnection::send`] does.
+    pub(super) async fn send(
+        &mut self,
+        request: &mut Option<Request<Body>>,
+        url: &ServerUrl,
+    ) -> Result<Response<ReceivedBody>, Unanswered> {
+        let streams = self.stream.streams.clone();
+        streams.expect();
+        let _awaited = Awaited::begin(&streams);
+        if let Err(closed) = poll_fn(|context| self.sender.poll_ready(context)).await {
+            return Err(self.unanswered(closed, true));
+        }
+        let Some(mut sent) = request.take() else {
+            unreachable!("a request is there as long as it may be sent")
+        };
+        adapt(&mut sent, url);
+        let copy = retry::copy(&sent);
+        let (head, body) = sent.into_parts();
+        let answered = match self.sender.send_request(Request::from_parts(head, ()), body.is_end_stream()) {
+            Ok((response, stream)) => self.answer(response, stream, body).await,
+            Err(unsent) => Err(unsent),
+        };
+        let answer = answered.map_err(|cause| {
+            let is_safe = retry::was_refused(&cause);
+            // A server that resets a request without refusing it may have processed it.
+            *request = copy.filter(|_| is_safe || !cause.is_reset());
+            self.unanswered(cause, is_safe)
+        })?;
+        if answer.headers().len() > FIELDS_MOST {
+            let cause = malformed("the response has too many fields");
+            return Err(Unanswered { cause, is_safe: false });
+        }
+        let length =
+            answer.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Ok(answer.map(|stream| ReceivedBody::new(stream, length, &streams.received)))
+    }
+
+    /// Waits for the response while the body is sent. The body is sent on if the response comes first.
+    async fn answer(
+        &self,
+        response: ResponseFuture,
+        stream: SendStream<Bytes>,
+        body: Body,
+    ) -> Result<Response<h2::RecvStream>, h2::Error> {
+        if body.is_end_stream() {
+            return response.await;
+        }
+        let mut upload = Box::pin(Sending { body, stream, unsent: None, _handle: self.stream.clone() });
+        // Most bodies are sent at once, without a task.
+        if poll_fn(|context| Poll::Ready(upload.as_mut().poll(context))).await.is_ready() {
+            return response.await;
+        }
+        let upload = AbortOnDropHandle::new(tokio::spawn(upload));
+        let answered = response.await;
+        if answered.is_ok() {
+            upload.detach();
+        }
+        answered
+    }
+
+    /// Returns the error of a request. If the server hasn't processed it, the connection is about to end, or the server would
+    /// probably refuse the request again.
+    fn unanswered(&self, cause: h2::Error, is_safe: bool) -> Unanswered {
+        if is_safe {
+            self.streams().is_suspect.store(true, Relaxed);
+        }
+        Unanswered { cause: cause.into(), is_safe }
+    }
+}
+
+/// A request body that is being sent. Its request counts as a stream until then, even if the response ends earlier.
+struct Sending {
+    body: Body,
+    stream: SendStream<Bytes>,
+    /// A piece of the body for which the server has no room yet, and whether it is the last.
+    unsent: Option<(Bytes, bool)>,
+    _handle: Arc<Http2Handle>,
+}
+
+impl Future for Sending {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let sent = ready!(self.poll_send(context));
+        // There is nobody to tell if the stream has ended: the response says how.
+        drop(sent);
+        Poll::Ready(())
+    }
+}
+
+impl Sending {
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            if self.stream.poll_reset(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some((_, is_last)) = self.unsent {
+                while self.stream.capacity() == 0 {
+                    match ready!(self.stream.poll_capacity(context)) {
+                        Some(room) => room?,
+                        None => return Poll::Ready(Ok(())),
+                    };
+                }
+                let piece = self.unsent.take().map(|(piece, _)| piece).unwrap_or_default();
+                self.stream.send_data(piece, is_last)?;
+                if is_last {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
+                return Poll::Ready(self.stream.send_data(Bytes::new(), true));
+            };
+            let Ok(frame) = frame else {
+                self.stream.send_reset(Reason::INTERNAL_ERROR);
+                return Poll::Ready(Ok(()));
+            };
+            match frame.into_data() {
+                Ok(piece) => {
+                    // The least, since room that isn't used is taken from other requests.
+                    self.stream.reserve_capacity(1);
+                    self.unsent = Some((piece, self.body.is_end_stream()));
+                }
+                Err(frame) => {
+                    self.stream.reserve_capacity(0);
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Poll::Ready(self.stream.send_trailers(trailers));
+                }
+            }
+        }
+    }
+}
+
+/// Puts a request into the form of HTTP/2, with the host in the target (RFC 9113, section 8.3.1).
+fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
+    *request.version_mut() = Version::HTTP_2;
+    let is_bodiless = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
+    let length = request.body().size_hint().exact().filter(|length| *length > 0 || !is_bodiless);
+    if let Some(length) = length {
+        request.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    if request.uri().authority().is_some() {
+        return;
+    }
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    request.headers_mut().remove(CONNECTION);
+    let host = request.headers_mut().remove(HOST);
+    let named = host.and_then(|host| Authority::from_maybe_shared(host).ok());
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
+    parts.authority = named.or_else(|| url.authority().parse().ok());
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}

@@ -1,0 +1,159 @@
+//! Response bodies that arrive over HTTP/2.
+//!
+//! A server may send up to a window of a response before the client takes any of it, in pieces of a byte. h2 keeps some 0.5 KB with each
+//! piece, and the buffer that it was read into. So after some small pieces, those that clients haven't taken are put together.
+//! docs/adr/0048-smaller-decisions.md has the figures.
+
+use std::{
+    mem,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use tollgate_http1::head::FIELDS_MOST;
+
+use crate::forward::body::BoxError;
+
+use super::http1::malformed;
+
+/// The bytes of a piece that isn't small.
+pub(super) const LARGE: usize = 4 << 10;
+/// The small pieces of all responses on a connection after which they are put together.
+const SMALL_MOST: usize = 256;
+
+/// The body of a response.
+#[derive(Debug)]
+pub struct ReceivedBody {
+    received: Arc<Mutex<Received>>,
+    /// The number of bytes still to come, if the server has stated it.
+    left: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Received {
+    stream: RecvStream,
+    /// Pieces that the client hasn't taken, put together.
+    kept: BytesMut,
+    /// The error behind them.
+    error: Option<h2::Error>,
+    /// The task that waits for more.
+    reader: Waker,
+}
+
+/// The bodies of all responses on a connection.
+#[derive(Debug, Default)]
+pub(super) struct ReceivedBodies {
+    bodies: Mutex<Vec<Weak<Mutex<Received>>>>,
+    /// The number of small pieces since those that weren't taken were put together.
+    small: AtomicUsize,
+}
+
+impl ReceivedBodies {
+    /// Counts small pieces that have arrived.
+    pub(super) fn note_small(&self, pieces: usize) {
+        self.small.fetch_add(pieces, Relaxed);
+    }
+
+    /// Returns true if so many have arrived that nothing more should be read before [`Self::compact_if_due`].
+    pub(super) fn are_due(&self) -> bool {
+        self.small.load(Relaxed) >= SMALL_MOST
+    }
+
+    /// Puts together the pieces of each body that the client hasn't taken, if many have arrived.
+    pub(super) fn compact_if_due(&self) {
+        if !self.are_due() {
+            return;
+        }
+        self.small.store(0, Relaxed);
+        // A body may end meanwhile, and is then dropped without the lock.
+        let bodies = self.bodies.lock().iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        bodies.iter().for_each(|body| body.lock().compact());
+    }
+
+    fn add(&self, body: &Arc<Mutex<Received>>) {
+        let mut bodies = self.bodies.lock();
+        if bodies.len() == bodies.capacity() {
+            bodies.retain(|body| body.strong_count() > 0);
+        }
+        bodies.push(Arc::downgrade(body));
+    }
+}
+
+impl Received {
+    fn compact(&mut self) {
+        let reader = self.reader.clone();
+        let mut context = Context::from_waker(&reader);
+        while self.error.is_none()
+            && let Poll::Ready(Some(piece)) = self.stream.poll_data(&mut context)
+        {
+            match piece {
+                Ok(piece) => self.kept.extend_from_slice(&piece),
+                Err(error) => self.error = Some(error),
+            }
+        }
+    }
+
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        let piece = if !self.kept.is_empty() {
+            mem::take(&mut self.kept).freeze()
+        } else if let Some(error) = self.error.take() {
+            return Poll::Ready(Some(Err(error)));
+        } else {
+            self.reader.clone_from(context.waker());
+            match ready!(self.stream.poll_data(context)) {
+                Some(piece) => piece?,
+                None => return Poll::Ready(None),
+            }
+        };
+        // The server may send as much again.
+        let _ = self.stream.flow_control().release_capacity(piece.len());
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.kept.is_empty() && self.error.is_none() && self.stream.is_end_stream()
+    }
+}
+
+impl ReceivedBody {
+    /// Returns the body on a stream, which has this length if it is known.
+    pub(super) fn new(stream: RecvStream, length: Option<u64>, bodies: &ReceivedBodies) -> Self {
+        let has_ended = stream.is_end_stream();
+        let received = Received { stream, kept: BytesMut::new(), error: None, reader: Waker::noop().clone() };
+        let received = Arc::new(Mutex::new(received));
+        if !has_ended {
+            bodies.add(&received);
+        }
+        Self { received, left: length.or(has_ended.then_some(0)) }
+    }
+
+    /// Returns the next frame. Only END_STREAM ends the body (RFC 9113, section 8.1).
+    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut received = self.received.lock();
+        if let Some(piece) = ready!(received.poll_data(context)?) {
+            self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        Poll::Ready(match ready!(received.stream.poll_trailers(context)?) {
+            Some(trailers) if trailers.len() > FIELDS_MOST => Some(Err(malformed("too many trailers"))),
+            trailers => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+        })
+    }
+
+    /// Returns true if all of the body has been taken.
+    pub fn is_end_stream(&self) -> bool {
+        self.received.lock().has_ended()
+    }
+
+    /// Returns the length of the rest, if it is known.
+    pub fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
