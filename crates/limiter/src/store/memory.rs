@@ -667,9 +667,10 @@ fn new_bytes(charge: &Charge) -> usize {
 /// Charges the readings of one request that are counted together once, at the highest cost, since the request has only one of these
 /// keys. A place in flight can't be shared.
 fn pay_once<P: Placed>(before: &mut [P], moved: &mut Charge) {
-    let shares = |other: &&mut P| other.is_moved() && other.charge().bucket == moved.bucket;
+    let pays =
+        |other: &&mut P| other.is_moved() && other.charge().bucket == moved.bucket && other.charge().cost > 0;
     if moved.quota.algorithm != Algorithm::Concurrency
-        && let Some(other) = before.iter_mut().rev().find(shares)
+        && let Some(other) = before.iter_mut().find(pays)
     {
         let cost = other.charge().cost.max(moved.cost);
         other.move_to(Charge { cost, ..other.charge().clone() });
