@@ -15,7 +15,7 @@ use h2::{
 use http_body::Body as HttpBody;
 use hyper::{
     Method, Request, Response, Uri, Version,
-    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE},
     http::uri::{Authority, Scheme},
 };
 use tokio::time::{Instant, timeout_at};
@@ -253,8 +253,10 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     if request.uri().authority().is_some() {
         return;
     }
-    request.headers_mut().remove(TRANSFER_ENCODING);
-    request.headers_mut().remove(CONNECTION);
+    // Fields of HTTP/1.1 connections (section 8.2.2).
+    for name in [TRANSFER_ENCODING, CONNECTION, UPGRADE] {
+        request.headers_mut().remove(name);
+    }
     let host = request.headers_mut().remove(HOST);
     let named = host.and_then(|host| Authority::from_maybe_shared(host).ok());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
