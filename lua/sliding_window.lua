@@ -194,23 +194,23 @@ local function sliding_window()
     local TRIM_AT = 8
     -- The greatest rank that fits into an entry.
     local MOST_RANK = 255
-    if rank >= TRIM_AT and removals_left > 0 then
-      local trimmed = math.min(rank, removals_left)
-      redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', trimmed - 1))
-      rank, removals_left = rank - trimmed, removals_left - trimmed
-    end
+    local trimmed = rank >= TRIM_AT and math.min(rank, removals_left) or 0
+    rank, removals_left = rank - trimmed, removals_left - trimmed
     -- The next call has to search for the oldest entry.
     if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
-    local pattern = span_us and span_us > 0 and CELL or ENTRY
-    local entry = struct.pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
-    redis.call('ZADD', key, score, entry)
-    -- In this order, because Redis deletes an empty sorted set with its expiry.
-    if span_us then redis.call('ZREM', key, newest) end
+    -- The commands are in an order in which any one may fail, as when a user of Redis loses the right to it. An entry is added only if the
+    -- expiry is what it promises, and a rank that is too small only costs a search.
     local is_promised = newest_at >= quota.life_began_at and at == time and string.byte(newest, 28) == quota.life
     if not is_promised then
       local began_at = at == time and quota.life_began_at or at
       keep(key, began_at + 2 * quota.life_us - time, 0)
     end
+    local pattern = span_us and span_us > 0 and CELL or ENTRY
+    local entry = struct.pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
+    redis.call('ZADD', key, score, entry)
+    -- In this order, because Redis deletes an empty sorted set with its expiry.
+    if span_us then redis.call('ZREM', key, newest) end
+    if trimmed > 0 then redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', trimmed - 1)) end
   end
 
   return { quota = quota, open = open, charge = charge, delay = delay, close = close }

@@ -1,12 +1,20 @@
 //! Servers that reply with errors: each limit's failure policy applies, until the store can decide again.
 
-use std::{fs, process::Command, thread, time::Instant};
+use std::{
+    fs,
+    process::Command,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tollgate_limiter::{Ask, BlockingLimiter, Limit, OnFailure, Rate, Refusal};
 
 use crate::{
     harness::{
         cut::Cut,
         gateway::Gateway,
-        load::Load,
+        load::{Answered, Load, most_within},
         redis::{Redis, tls::Certificates},
         wait_until,
     },
@@ -253,4 +261,41 @@ fn a_script_that_is_forgotten_under_load_is_sent_again_and_counts_once() {
     assert_eq!(count(200), 2_000, "{}", gateway.log());
     assert_eq!(count(200) + count(429), answers.len(), "{}", gateway.log());
     assert!(flushes > 20, "{flushes}");
+}
+
+/// The user of Redis loses the right to one command, over and over or for long, so that scripts end between two commands.
+#[test]
+fn no_window_exceeds_the_limit_where_rights_come_and_go() {
+    const PERMITS: u32 = 40;
+    const WINDOW: Duration = Duration::from_secs(1);
+    thread::scope(|scope| {
+        for (command, is_for_long) in [("zadd", false), ("zremrangebyrank", false), ("pexpire", true)] {
+            scope.spawn(move || {
+                let redis = Redis::start();
+                let rate = Rate { permits: PERMITS, window_us: WINDOW.as_micros() as u64 };
+                let limit = Arc::new(Limit::new("rights", rate).on_failure(OnFailure::Deny));
+                let limiter = BlockingLimiter::connect(&redis.url()).unwrap();
+                let (mut admitted, mut refused) = (Vec::new(), 0);
+                for round in 0..120 {
+                    let is_refused = if is_for_long { round > 0 } else { round % 4 == 3 };
+                    let right = format!("{}{command}", if is_refused { '-' } else { '+' });
+                    redis.command(&["ACL", "SETUSER", "default", &right]);
+                    for _ in 0..5 {
+                        let sent = Instant::now();
+                        match limiter.try_acquire([Ask::new(&limit, "alice")]) {
+                            Ok(_) => admitted.push(Answered { sent, received: Instant::now(), status: 200 }),
+                            Err(Refusal::Limited(_)) => {}
+                            Err(_) => refused += 1,
+                        }
+                        thread::sleep(Duration::from_millis(7));
+                    }
+                }
+                // A bucket that began without PEXPIRE has no expiry.
+                redis.command(&["FLUSHALL"]);
+                assert!(refused > 0, "{command} isn't used");
+                let most = most_within(&admitted, WINDOW);
+                assert!(most <= PERMITS as usize, "{most} after {command} was refused");
+            });
+        }
+    });
 }
