@@ -122,9 +122,7 @@ impl Http2 {
         if let Err(closed) = poll_fn(|context| self.sender.poll_ready(context)).await {
             return Err(self.unanswered(closed, true));
         }
-        let Some(mut sent) = request.take() else {
-            unreachable!("a request is there as long as it may be sent")
-        };
+        let mut sent = request.take().expect("a request is there as long as it may be sent");
         adapt(&mut sent, url);
         let copy = retry::copy(&sent);
         let (head, body) = sent.into_parts();
