@@ -32,10 +32,17 @@ local function concurrency()
     return used + count, COME_BACK_US
   end
 
+  -- Ensures that the bucket stays for the length of a lease. If it is there, that comes before a lease is added, since the command may
+  -- fail.
+  local function extend(key, quota)
+    keep(key, quota.lease_us, quota.lease_us / 2)
+  end
+
   -- Extends a lease from now, even one that has ended.
   local function renew(key, quota, lease)
-    redis.call('ZADD', key, quota.ends_at, lease)
-    keep(key, quota.lease_us, quota.lease_us / 2)
+    extend(key, quota)
+    -- It may be the only one.
+    if redis.call('ZADD', key, quota.ends_at, lease) == 1 then extend(key, quota) end
   end
 
   local function release(key, _, lease)
@@ -50,6 +57,8 @@ local function concurrency()
   local function close(key, quota, _, charged, used, _, ended)
     local turn, last = turns[key] or 0, (turns[key] or 0) + charged
     turns[key] = last
+    local is_new = used == charged and ended == 0
+    if used > 0 and not is_new then extend(key, quota) end
     while turn < last do
       local leases = {}
       for lease = turn + 1, math.min(last, turn + LEASES_A_COMMAND) do
@@ -64,7 +73,7 @@ local function concurrency()
       redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', removed - 1))
       removals_left = removals_left - removed
     end
-    if used > 0 then keep(key, quota.lease_us, quota.lease_us / 2) end
+    if used > 0 and is_new then extend(key, quota) end
   end
 
   return {

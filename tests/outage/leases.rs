@@ -90,6 +90,24 @@ fn leases_end_once_a_replica_has_taken_the_place_of_their_primary() {
     });
 }
 
+/// The bucket of a lease of a second is there, and would end before that of an hour.
+#[test]
+fn a_lease_whose_bucket_can_not_be_kept_as_long_is_not_taken() {
+    let redis = Redis::start();
+    let store = open_store_within(&redis.url(), "1s");
+    Runtime::new().unwrap().block_on(async {
+        store.warm_up().await.unwrap();
+        let mut short = Charge { cost: 1, ..slots(BUCKET, 9) };
+        short.quota.window_us = 1_000_000;
+        store.take(&[short], Instant::now() + Duration::from_secs(1)).await.unwrap();
+        redis.command(&["ACL", "SETUSER", "default", "-pexpire"]);
+        take(&store).await.unwrap_err();
+        assert_eq!(redis.command(&["ZCARD", BUCKET]), "1");
+        redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+        assert_eq!(take(&store).await.unwrap().len(), 2);
+    });
+}
+
 #[test]
 fn leases_end_once_the_server_takes_releases_again() {
     let refusals: [[&[&str]; 2]; 3] = [
