@@ -30,7 +30,7 @@ use super::{
     http1::malformed,
     observed::ObservedStream,
     received::ReceivedBody,
-    streams::{Awaited, CANCELLED_IN_ALL, Http2Handle, Http2Streams},
+    streams::{Awaited, Blocked, CANCELLED_IN_ALL, Http2Handle, Http2Streams},
 };
 
 /// The receive window for all responses on a connection: the maximum (RFC 9113, section 6.9.1). With less, clients that don't read
@@ -155,7 +155,8 @@ impl Http2 {
         if body.is_end_stream() {
             return response.await;
         }
-        let mut upload = Box::pin(Sending { body, stream, unsent: None, _handle: self.stream.clone() });
+        let mut upload =
+            Box::pin(Sending { body, stream, unsent: None, blocked: None, handle: self.stream.clone() });
         // Most bodies are sent at once, without a task.
         if poll_fn(|context| Poll::Ready(upload.as_mut().poll(context))).await.is_ready() {
             return response.await;
@@ -184,7 +185,8 @@ struct Sending {
     stream: SendStream<Bytes>,
     /// A piece of the body for which the server has no room yet, and whether it is the last.
     unsent: Option<(Bytes, bool)>,
-    _handle: Arc<Http2Handle>,
+    blocked: Option<Blocked>,
+    handle: Arc<Http2Handle>,
 }
 
 impl Future for Sending {
@@ -206,11 +208,14 @@ impl Sending {
             }
             if let Some((_, is_last)) = self.unsent {
                 while self.stream.capacity() == 0 {
-                    match ready!(self.stream.poll_capacity(context)) {
-                        Some(room) => room?,
-                        None => return Poll::Ready(Ok(())),
+                    let Poll::Ready(room) = self.stream.poll_capacity(context) else {
+                        self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
+                        return Poll::Pending;
                     };
+                    let Some(room) = room else { return Poll::Ready(Ok(())) };
+                    room?;
                 }
+                self.blocked = None;
                 let piece = self.unsent.take().map(|(piece, _)| piece).unwrap_or_default();
                 self.stream.send_data(piece, is_last)?;
                 if is_last {

@@ -13,6 +13,8 @@ use super::{received::LARGE, streams::Http2Streams};
 
 /// DATA (RFC 9113, section 6.1).
 const DATA: u8 = 0;
+/// A type of frame that isn't known (RFC 9113, section 5.5).
+const UNKNOWN: u8 = 0xff;
 /// HEADERS, and its flag END_STREAM (RFC 9113, section 6.2).
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -24,6 +26,8 @@ const SETTING: usize = 6;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// The length of a frame header (RFC 9113, section 4.1).
 const FRAME_HEADER: usize = 9;
+/// The index of a frame's type in its header.
+const KIND_AT: usize = 3;
 
 /// Scans the frames of a server for response heads, small pieces of bodies, and the number of streams that the server allows, since h2
 /// tells none of them when it arrives.
@@ -51,24 +55,30 @@ struct Scanned {
 }
 
 impl FrameScanner {
-    /// Scans the next bytes.
-    fn scan(&mut self, mut bytes: &[u8]) -> Scanned {
+    /// Scans the next bytes. Empty DATA frames that don't end their stream become frames of an unknown type, which are ignored: h2 ends a
+    /// connection after 100 of them, and some servers send one per response.
+    fn scan(&mut self, mut bytes: &mut [u8]) -> Scanned {
         let mut scanned = Scanned::default();
         while !bytes.is_empty() {
             if self.filled < FRAME_HEADER {
-                let taken = (FRAME_HEADER - self.filled).min(bytes.len());
-                self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+                let (begun, taken) = (self.filled, (FRAME_HEADER - self.filled).min(bytes.len()));
+                let (head, next) = bytes.split_at_mut(taken);
+                self.head[begun..begun + taken].copy_from_slice(head);
                 self.filled += taken;
-                bytes = &bytes[taken..];
+                bytes = next;
                 if self.filled < FRAME_HEADER {
                     break;
                 }
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
+                // The type has been passed on if the frame is torn behind it.
+                if kind == DATA && self.rest == 0 && flags == 0 && begun <= KIND_AT {
+                    head[KIND_AT - begun] = UNKNOWN;
+                }
                 scanned.heads += usize::from(kind == HEADERS && flags & END_STREAM == 0);
                 scanned.small += usize::from(kind == DATA && self.rest < LARGE);
             }
-            let (payload, next) = bytes.split_at(self.rest.min(bytes.len()));
+            let (payload, next) = bytes.split_at_mut(self.rest.min(bytes.len()));
             bytes = next;
             if self.is_in_settings() {
                 self.read_settings(payload);
@@ -138,7 +148,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
+        let read = &mut buffer.filled_mut()[before..];
         if read.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -209,7 +219,7 @@ mod tests {
         .concat();
         for size in 1..frames.len() {
             let mut scanner = FrameScanner::default();
-            let heads: usize = frames.chunks(size).map(|piece| scanner.scan(piece).heads).sum();
+            let heads: usize = frames.clone().chunks_mut(size).map(|piece| scanner.scan(piece).heads).sum();
             assert_eq!(heads, 3, "{size} bytes at a time");
         }
     }
@@ -240,11 +250,26 @@ mod tests {
             for (frame, most) in &steps {
                 let (last, before) = frame.split_last().unwrap();
                 let most_before = scanner.streams_most();
-                before.chunks(size).for_each(|piece| assert_eq!(scanner.scan(piece).heads, 0));
+                before.to_vec().chunks_mut(size).for_each(|piece| assert_eq!(scanner.scan(piece).heads, 0));
                 assert_eq!(scanner.streams_most(), most_before, "settings that aren't complete");
-                scanner.scan(&[*last]);
+                scanner.scan(&mut [*last]);
                 assert_eq!(scanner.streams_most(), *most, "{frame:?}, {size} bytes at a time");
             }
+        }
+    }
+
+    #[test]
+    fn empty_data_is_no_longer_data_unless_it_ends_its_stream() {
+        let frames = |kind| {
+            let ended = frame(DATA, END_STREAM, b"");
+            [frame(DATA, 0, &[DATA; 9]), frame(kind, 0, b""), frame(kind, 0, b""), ended].concat()
+        };
+        // Not torn within a header.
+        for size in [18, 27, 45] {
+            let mut read = frames(DATA);
+            let mut scanner = FrameScanner::default();
+            let small: usize = read.chunks_mut(size).map(|piece| scanner.scan(piece).small).sum();
+            assert_eq!((small, read), (4, frames(UNKNOWN)), "{size} bytes at a time");
         }
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Http2Streams {
     /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled. No new
     /// requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
+    /// The number of requests whose body waits for room at the server. It may need all the room of the connection.
+    blocked: AtomicUsize,
     /// The number of requests that were given up before their response had ended.
     cancelled: AtomicUsize,
     /// The time of the first request since anything was read. `None` if there is none.
@@ -59,8 +61,12 @@ pub(super) struct Http2Streams {
 }
 
 impl Http2Streams {
-    /// Returns another handle, unless there are as many requests as the connection may have at a time.
+    /// Returns another handle, unless there are as many requests as the connection may have at a time, or another request would have no
+    /// room.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Arc<Http2Handle>> {
+        if self.blocked.load(Relaxed) > 0 {
+            return None;
+        }
         let most = self.most.load(Relaxed).min(AT_A_TIME_MOST);
         let more = |lent| (lent <= most).then_some(lent + 1);
         self.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
@@ -112,6 +118,23 @@ impl Drop for Awaited<'_> {
         if self.0.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST) {
             self.0.is_suspect.store(true, Relaxed);
         }
+    }
+}
+
+/// A request body that waits for room at the server.
+pub(super) struct Blocked(Arc<Http2Handle>);
+
+impl Blocked {
+    /// Counts a body until the value is dropped.
+    pub(super) fn begin(handle: &Arc<Http2Handle>) -> Self {
+        handle.streams.blocked.fetch_add(1, Relaxed);
+        Self(handle.clone())
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        self.0.streams.blocked.fetch_sub(1, Relaxed);
     }
 }
 

@@ -53,6 +53,59 @@ fn answering_head(head: &[Field<'_>]) -> Gateway {
 }
 
 #[test]
+fn empty_pieces_of_responses_end_no_connection() {
+    let upstream = WireUpstream::start(|wire| {
+        let mut server = Frames::accept(wire);
+        for stream in (1..).step_by(2) {
+            if server.told(stream).end != End::Whole {
+                return;
+            }
+            let head = fields(&[(":status", "200"), ("stream", &stream.to_string())]);
+            let head = frame(HEADERS, END_HEADERS, stream, &head);
+            let pieces = [frame(DATA, 0, stream, b""), frame(DATA, END_STREAM, stream, b"x")];
+            server.write(&[head, pieces.concat()].concat());
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    for stream in (1..500).step_by(2) {
+        let answer = gateway.get("/");
+        assert_eq!((answer.status, &*answer.text()), (200, "x"));
+        // Each connection begins with 1.
+        assert_eq!(answer.header("stream"), Some(&*stream.to_string()));
+    }
+}
+
+/// The body takes all the room that the server gives to the connection.
+#[test]
+fn a_body_that_the_server_does_not_read_holds_up_no_other_request() {
+    const ROOM: usize = 65_535;
+    let (filled, is_filled) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let mut received = 0;
+        while let Some(frame) = server.next() {
+            received += if frame.kind == DATA { frame.payload.len() } else { 0 };
+            if frame.ends_stream() {
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &fields(&[(":status", "204")]));
+            } else if received == ROOM {
+                filled.send(()).unwrap();
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let post = |length: usize| {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        [head.as_bytes(), &vec![b'x'; length]].concat()
+    };
+    let mut large = gateway.client();
+    large.send(&post(2 * ROOM));
+    is_filled.recv_timeout(PATIENCE).unwrap();
+    let mut small = gateway.client();
+    small.send(&post(1_000));
+    assert_eq!(small.head().status, 204);
+}
+
+#[test]
 fn a_request_has_nothing_of_a_connection_and_one_of_each_that_frames() {
     let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
     let gateway = gateway_to(&upstream.url());
