@@ -1,7 +1,7 @@
 //! The byte stream below an HTTP/2 connection to a server.
 
 use std::{
-    io,
+    io, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -28,6 +28,10 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const FRAME_HEADER: usize = 9;
 /// The index of a frame's type in its header.
 const KIND_AT: usize = 3;
+
+/// Before h2 is told of the end, it has what came before, the requests get their heads, and the connection's task reads their bodies: h2
+/// forgets that a response is complete if its request isn't.
+const TURNS_BEFORE_END: u8 = 3;
 
 /// Scans the frames of a server for response heads, small pieces of bodies, and the number of streams that the server allows, since h2
 /// tells none of them when it arrives.
@@ -126,12 +130,14 @@ pub(super) struct ObservedStream<S> {
     stream: S,
     frames: FrameScanner,
     streams: Arc<Http2Streams>,
+    /// The end of the stream, and how often the connection's task has yet to run before h2 is told.
+    end: Option<(io::Result<()>, u8)>,
 }
 
 impl<S> ObservedStream<S> {
     /// Observes a stream.
     pub(super) fn new(stream: S, streams: Arc<Http2Streams>) -> Self {
-        Self { stream, frames: FrameScanner::default(), streams }
+        Self { stream, frames: FrameScanner::default(), streams, end: None }
     }
 }
 
@@ -146,13 +152,22 @@ impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let Self { stream, frames, streams, end } = &mut *self;
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let read = &mut buffer.filled_mut()[before..];
-        if read.is_empty() {
-            return Poll::Ready(Ok(()));
+        if end.is_none() {
+            let read = ready!(Pin::new(stream).poll_read(context, buffer));
+            if buffer.filled().len() == before {
+                *end = Some((read, TURNS_BEFORE_END));
+            }
         }
-        let Self { frames, streams, .. } = &mut *self;
+        if let Some((result, turns)) = end {
+            let Some(left) = turns.checked_sub(1) else { return Poll::Ready(mem::replace(result, Ok(()))) };
+            *turns = left;
+            streams.received.expect_no_more();
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let read = &mut buffer.filled_mut()[before..];
         *streams.silent_since.lock() = None;
         let scanned = frames.scan(read);
         streams.note_most(frames.streams_most());

@@ -16,6 +16,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use http_body::{Frame, SizeHint};
+use hyper::HeaderMap;
 use parking_lot::Mutex;
 use tollgate_http1::head::FIELDS_MOST;
 
@@ -41,10 +42,21 @@ struct Received {
     stream: RecvStream,
     /// Pieces that the client hasn't taken, put together.
     kept: BytesMut,
-    /// The error behind them.
-    error: Option<h2::Error>,
+    /// What is behind them.
+    rest: Rest,
     /// The task that waits for more.
     reader: Waker,
+}
+
+/// The rest of a body behind the pieces that are kept.
+#[derive(Debug)]
+enum Rest {
+    /// What h2 has, or receives.
+    Stream,
+    /// Trailers, if there are any, and then the end.
+    End(Option<HeaderMap>),
+    /// The body has failed.
+    Error(h2::Error),
 }
 
 /// The bodies of all responses on a connection.
@@ -59,6 +71,11 @@ impl ReceivedBodies {
     /// Counts small pieces that have arrived.
     pub(super) fn note_small(&self, pieces: usize) {
         self.small.fetch_add(pieces, Relaxed);
+    }
+
+    /// Has the pieces put together soon, as if many small ones had arrived.
+    pub(super) fn expect_no_more(&self) {
+        self.small.store(SMALL_MOST, Relaxed);
     }
 
     /// Returns true if so many have arrived that nothing more should be read before [`Self::compact_if_due`].
@@ -90,35 +107,54 @@ impl Received {
     fn compact(&mut self) {
         let reader = self.reader.clone();
         let mut context = Context::from_waker(&reader);
-        while self.error.is_none()
-            && let Poll::Ready(Some(piece)) = self.stream.poll_data(&mut context)
+        while let Rest::Stream = self.rest
+            && let Poll::Ready(piece) = self.stream.poll_data(&mut context)
         {
             match piece {
-                Ok(piece) => self.kept.extend_from_slice(&piece),
-                Err(error) => self.error = Some(error),
+                Some(Ok(piece)) => self.kept.extend_from_slice(&piece),
+                Some(Err(error)) => self.rest = Rest::Error(error),
+                None => match self.stream.poll_trailers(&mut context) {
+                    Poll::Ready(Ok(trailers)) => self.rest = Rest::End(trailers),
+                    Poll::Ready(Err(error)) => self.rest = Rest::Error(error),
+                    Poll::Pending => break,
+                },
             }
         }
     }
 
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         let piece = if !self.kept.is_empty() {
             mem::take(&mut self.kept).freeze()
-        } else if let Some(error) = self.error.take() {
-            return Poll::Ready(Some(Err(error)));
         } else {
+            match mem::replace(&mut self.rest, Rest::Stream) {
+                Rest::Stream => {}
+                Rest::End(trailers) => {
+                    self.rest = Rest::End(None);
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                Rest::Error(error) => return Poll::Ready(Some(Err(error))),
+            }
             self.reader.clone_from(context.waker());
-            match ready!(self.stream.poll_data(context)) {
-                Some(piece) => piece?,
-                None => return Poll::Ready(None),
+            match ready!(self.stream.poll_data(context)?) {
+                Some(piece) => piece,
+                None => {
+                    let trailers = ready!(self.stream.poll_trailers(context)?);
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
             }
         };
         // The server may send as much again.
         let _ = self.stream.flow_control().release_capacity(piece.len());
-        Poll::Ready(Some(Ok(piece)))
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn has_ended(&self) -> bool {
-        self.kept.is_empty() && self.error.is_none() && self.stream.is_end_stream()
+        let is_behind = match &self.rest {
+            Rest::Stream => self.stream.is_end_stream(),
+            Rest::End(trailers) => trailers.is_none(),
+            Rest::Error(_) => false,
+        };
+        self.kept.is_empty() && is_behind
     }
 }
 
@@ -126,7 +162,8 @@ impl ReceivedBody {
     /// Returns the body on a stream, which has this length if it is known.
     pub(super) fn new(stream: RecvStream, length: Option<u64>, bodies: &ReceivedBodies) -> Self {
         let has_ended = stream.is_end_stream();
-        let received = Received { stream, kept: BytesMut::new(), error: None, reader: Waker::noop().clone() };
+        let received =
+            Received { stream, kept: BytesMut::new(), rest: Rest::Stream, reader: Waker::noop().clone() };
         let received = Arc::new(Mutex::new(received));
         if !has_ended {
             bodies.add(&received);
@@ -136,15 +173,14 @@ impl ReceivedBody {
 
     /// Returns the next frame. Only END_STREAM ends the body (RFC 9113, section 8.1).
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut received = self.received.lock();
-        if let Some(piece) = ready!(received.poll_data(context)?) {
-            self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        let frame = ready!(self.received.lock().poll_frame(context)?);
+        let received = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
+        self.left = self.left.map(|left| left.saturating_sub(received as u64));
+        let trailers = frame.as_ref().and_then(Frame::trailers_ref);
+        if trailers.is_some_and(|trailers| trailers.len() > FIELDS_MOST) {
+            return Poll::Ready(Some(Err(malformed("too many trailers"))));
         }
-        Poll::Ready(match ready!(received.stream.poll_trailers(context)?) {
-            Some(trailers) if trailers.len() > FIELDS_MOST => Some(Err(malformed("too many trailers"))),
-            trailers => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
-        })
+        Poll::Ready(frame.map(Ok))
     }
 
     /// Returns true if all of the body has been taken.

@@ -75,6 +75,32 @@ fn empty_pieces_of_responses_end_no_connection() {
     }
 }
 
+/// A server that takes no more of the request closes as soon as it has sent the response.
+#[test]
+fn a_response_is_complete_though_its_connection_ends_right_behind_it() {
+    const PATH: [&str; 2] = ["/", "/trailers"];
+    let upstream = WireUpstream::start(|wire| {
+        let mut server = Frames::accept(wire);
+        let asked = server.next_of(HEADERS);
+        let stream = asked.stream;
+        let head = frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "413")]));
+        let has_trailers = asked.payload.windows(9).any(|bytes| bytes == b"/trailers");
+        let end = match has_trailers {
+            true => frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&[("x-sum", "1")])),
+            false => frame(DATA, END_STREAM, stream, b""),
+        };
+        let leaves = frame(GOAWAY, 0, 0, &[stream.to_be_bytes(), NO_ERROR.to_be_bytes()].concat());
+        server.write(&[head, leaves, frame(DATA, 0, stream, &[b'x'; 3_000]), end].concat());
+    });
+    let gateway = gateway_to(&upstream.url());
+    for at in 0..60 {
+        let mut client = Frames::connect(gateway.address());
+        client.send(HEADERS, END_HEADERS, 1, &fields(&post(PATH[at % 2])));
+        let told = client.told(1);
+        assert_eq!((told.end, told.body.len()), (End::Whole, 3_000), "{at}");
+    }
+}
+
 /// The body takes all the room that the server gives to the connection.
 #[test]
 fn a_body_that_the_server_does_not_read_holds_up_no_other_request() {
@@ -602,4 +628,9 @@ fn connections_with_many_cancelled_requests_do_not_count() {
         client.send(b"2");
         assert_eq!(client.head().status, 204);
     }
+}
+
+/// Returns the fields of a POST.
+fn post(path: &str) -> [Field<'_>; 4] {
+    [(":method", "POST"), (":scheme", "http"), (":authority", "tollgate.test"), (":path", path)]
 }
