@@ -155,12 +155,19 @@ impl Http2 {
         if body.is_end_stream() {
             return response.await;
         }
-        let mut upload =
-            Box::pin(Sending { body, stream, unsent: None, blocked: None, handle: self.stream.clone() });
-        // Most bodies are sent at once, without a task.
+        let mut upload = Box::pin(Sending {
+            body,
+            stream,
+            unsent: None,
+            is_open: false,
+            blocked: None,
+            handle: self.stream.clone(),
+        });
+        // The connection's task opens the stream meanwhile.
         if poll_fn(|context| Poll::Ready(upload.as_mut().poll(context))).await.is_ready() {
             return response.await;
         }
+        upload.is_open = true;
         let upload = AbortOnDropHandle::new(tokio::spawn(upload));
         let answered = response.await;
         if answered.is_ok() {
@@ -185,6 +192,8 @@ struct Sending {
     stream: SendStream<Bytes>,
     /// A piece of the body for which the server has no room yet, and whether it is the last.
     unsent: Option<(Bytes, bool)>,
+    /// False until the connection's task has opened the stream, before which h2 gives it no room.
+    is_open: bool,
     blocked: Option<Blocked>,
     handle: Arc<Http2Handle>,
 }
@@ -209,7 +218,9 @@ impl Sending {
             if let Some((_, is_last)) = self.unsent {
                 while self.stream.capacity() == 0 {
                     let Poll::Ready(room) = self.stream.poll_capacity(context) else {
-                        self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
+                        if self.is_open {
+                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
+                        }
                         return Poll::Pending;
                     };
                     let Some(room) = room else { return Poll::Ready(Ok(())) };

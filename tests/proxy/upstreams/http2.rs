@@ -309,6 +309,22 @@ fn who_takes_nothing_holds_up_nobody_else_and_is_read_no_further() {
     assert_eq!(slow[0].bytes(16 << 20).len(), 16 << 20);
 }
 
+/// None of them waits for room.
+#[test]
+fn small_bodies_share_a_connection() {
+    let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
+    let gateway = gateway(&upstream.url(), "");
+    assert_eq!(gateway.get("/").text(), "hello");
+    let mut clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
+    gateway.pause();
+    for client in &mut clients {
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+    }
+    gateway.resume();
+    clients.iter_mut().for_each(|client| assert_eq!(client.head().status, 200));
+    assert_eq!(upstream.connections().len(), 1);
+}
+
 /// A server sends each answer in pieces of one byte.
 #[test]
 fn small_pieces_that_nobody_takes_need_little_memory() {
