@@ -32,8 +32,8 @@ local function concurrency()
     return used + count, COME_BACK_US
   end
 
-  -- Ensures that the bucket stays for the length of a lease. If it is there, that comes before a lease is added, since the command may
-  -- fail.
+  -- Ensures that the bucket stays for the length of a lease. Where the bucket exists, this comes before a lease is added, which would end
+  -- too early if PEXPIRE failed.
   local function extend(key, quota)
     keep(key, quota.lease_us, quota.lease_us / 2)
   end
@@ -41,7 +41,7 @@ local function concurrency()
   -- Extends a lease from now, even one that has ended.
   local function renew(key, quota, lease)
     extend(key, quota)
-    -- It may be the only one.
+    -- The bucket may have begun with it.
     if redis.call('ZADD', key, quota.ends_at, lease) == 1 then extend(key, quota) end
   end
 

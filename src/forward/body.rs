@@ -6,17 +6,17 @@ mod upload;
 
 use std::{
     error::Error,
-    io, mem,
+    mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{HeaderMap, body::Incoming};
+use hyper::HeaderMap;
 use tokio::time::{Instant, sleep_until};
-use tollgate_http1::head::{FIELDS_MOST, Spelling};
+use tollgate_http1::head::Spelling;
 
 use crate::config::Edits;
 
@@ -144,21 +144,4 @@ impl HttpBody for Body {
             Self::Tunnel(_) => SizeHint::default(),
         }
     }
-}
-
-/// Returns the next frame of a body received over HTTP/2. Only END_STREAM ends it (RFC 9113, section 8.1):
-/// hyper also reports the end for a stream that was reset with NO_ERROR.
-fn poll_incoming(
-    incoming: &mut Incoming,
-    context: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-    let frame = ready!(Pin::new(&mut *incoming).poll_frame(context));
-    if frame.is_none() && !incoming.is_end_stream() {
-        return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())));
-    }
-    let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
-    if trailers.is_some_and(|trailers| trailers.len() > FIELDS_MOST) {
-        return Poll::Ready(Some(Err(io::Error::other("too many trailers").into())));
-    }
-    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
 }

@@ -1,7 +1,7 @@
 //! The connection pool of a server. Each thread has its own connections, and reuses the last used one first.
 //!
 //! A connection is lent for one exchange as a [`LentConnection`], and is returned when the response body has ended. An HTTP/2 connection is
-//! lent to as many exchanges at a time as the server allows, at most 100; more need another connection. Connections that are idle longer than the
+//! lent to as many exchanges at a time as the server allows, at most 100, and to no more while a request body waits for room; others need another connection. Connections that are idle longer than the
 //! upstream's idle timeout are closed.
 
 use std::{

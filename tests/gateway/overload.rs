@@ -495,7 +495,7 @@ fn a_response_over_http_2_is_complete_though_others_need_room() {
 #[test]
 fn others_make_no_room_of_a_client_that_still_receives_over_http_2() {
     const LENGTH: usize = 150_000;
-    // The default (RFC 9113, section 6.9.2).
+    /// The window of a client that states none (RFC 9113, section 6.9.2).
     const WINDOW: usize = 65_535;
     let upstream = answering_with(LENGTH);
     let gateway = start_with_free(1, 1, &upstream.url());

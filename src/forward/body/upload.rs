@@ -2,13 +2,13 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, io,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -17,11 +17,14 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{HeaderMap, body::Incoming, header::HeaderName};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tollgate_http1::{self, Interim, head::Spelt};
+use tollgate_http1::{
+    self, Interim,
+    head::{FIELDS_MOST, Spelt},
+};
 
 use crate::forward::{headers, hints::Hints, timer::Timer};
 
-use super::{BoxError, poll_incoming, with_trailers};
+use super::{BoxError, with_trailers};
 
 /// The bytes per second that a client must send on average once its time allowance is used up.
 const RATE_LEAST: f64 = 500.0;
@@ -315,6 +318,23 @@ impl UploadSource {
             Self::Http2(incoming) => incoming.size_hint(),
         }
     }
+}
+
+/// Returns the next frame of a body received over HTTP/2. Only END_STREAM ends it (RFC 9113, section 8.1):
+/// hyper also reports the end for a stream that was reset with NO_ERROR.
+fn poll_incoming(
+    incoming: &mut Incoming,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let frame = ready!(Pin::new(&mut *incoming).poll_frame(context));
+    if frame.is_none() && !incoming.is_end_stream() {
+        return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())));
+    }
+    let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
+    if trailers.is_some_and(|trailers| trailers.len() > FIELDS_MOST) {
+        return Poll::Ready(Some(Err(io::Error::other("too many trailers").into())));
+    }
+    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
 }
 
 #[cfg(test)]

@@ -74,11 +74,11 @@ impl Http2 {
                 ended.map(drop)
             })
             .await;
-            shared.has_ended.store(true, Relaxed);
+            shared.is_closed.store(true, Relaxed);
             shared.changed.notify_one();
         });
         let settled = async {
-            while streams.most.load(Relaxed) == 0 && !streams.has_ended.load(Relaxed) {
+            while streams.most.load(Relaxed) == 0 && !streams.is_closed.load(Relaxed) {
                 streams.changed.notified().await;
             }
         };
@@ -219,7 +219,7 @@ impl Sending {
                 while self.stream.capacity() == 0 {
                     let Poll::Ready(room) = self.stream.poll_capacity(context) else {
                         if self.is_open {
-                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
+                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
                         }
                         return Poll::Pending;
                     };

@@ -2,7 +2,7 @@
 //!
 //! A server may send up to a window of a response before the client takes any of it, in pieces of a byte. h2 keeps some 0.5 KB with each
 //! piece, and the buffer that it was read into. So after some small pieces, those that clients haven't taken are put together.
-//! docs/adr/0048-smaller-decisions.md has the figures.
+//! docs/adr/0062-http2-towards-servers.md has the figures.
 
 use std::{
     mem,
@@ -37,12 +37,13 @@ pub struct ReceivedBody {
     left: Option<u64>,
 }
 
+/// A body as far as it has arrived.
 #[derive(Debug)]
 struct Received {
     stream: RecvStream,
     /// Pieces that the client hasn't taken, put together.
     kept: BytesMut,
-    /// What is behind them.
+    /// The rest of the body behind them.
     rest: Rest,
     /// The task that waits for more.
     reader: Waker,
@@ -51,7 +52,7 @@ struct Received {
 /// The rest of a body behind the pieces that are kept.
 #[derive(Debug)]
 enum Rest {
-    /// What h2 has, or receives.
+    /// The rest is still to be taken from h2.
     Stream,
     /// Trailers, if there are any, and then the end.
     End(Option<HeaderMap>),

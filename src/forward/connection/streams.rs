@@ -40,7 +40,7 @@ pub(super) struct Http2Streams {
     /// The number of streams that the server allows by its last settings; 0 before the first ones.
     pub(super) most: AtomicUsize,
     /// True once the connection has ended.
-    pub(super) has_ended: AtomicBool,
+    pub(super) is_closed: AtomicBool,
     /// Notified when one of these changes.
     pub(super) changed: Notify,
     /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled. No new
@@ -122,19 +122,19 @@ impl Drop for Awaited<'_> {
 }
 
 /// A request body that waits for room at the server.
-pub(super) struct Blocked(Arc<Http2Handle>);
+pub(super) struct Blocked(Arc<Http2Streams>);
 
 impl Blocked {
     /// Counts a body until the value is dropped.
-    pub(super) fn begin(handle: &Arc<Http2Handle>) -> Self {
-        handle.streams.blocked.fetch_add(1, Relaxed);
-        Self(handle.clone())
+    pub(super) fn begin(streams: &Arc<Http2Streams>) -> Self {
+        streams.blocked.fetch_add(1, Relaxed);
+        Self(streams.clone())
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        self.0.streams.blocked.fetch_sub(1, Relaxed);
+        self.0.blocked.fetch_sub(1, Relaxed);
     }
 }
 

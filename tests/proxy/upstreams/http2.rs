@@ -329,7 +329,7 @@ fn small_bodies_share_a_connection() {
 #[test]
 fn small_pieces_that_nobody_takes_need_little_memory() {
     const CLIENTS: usize = 4;
-    /// As much as the gateway's window admits.
+    /// The bytes of each answer: as many as the gateway's window admits.
     const SENT: usize = 128 << 10;
     const GROWTH_KIB: usize = 8 << 10;
     let piece = |stream, at: usize| frame(DATA, 0, stream, &[at as u8]);
