@@ -366,6 +366,12 @@ fn say(text: fmt::Arguments<'_>) {
     }
 }
 
+/// Returns a duration as people write it, such as `1m 500ms`.
+#[cfg(feature = "commands")]
+fn duration_text(ms: u64) -> humantime::FormattedDuration {
+    humantime::format_duration(std::time::Duration::from_millis(ms))
+}
+
 /// Writes a text to stdout.
 fn written(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut stdout = io::stdout();

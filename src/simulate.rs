@@ -30,7 +30,10 @@ use self::{
 
 pub use self::{
     log::{LinesRead, Logs, UnreadableLine, WAITING_MOST},
-    report::{AtLeast, Bars, Busy, Changed, Changes, LimitReport, Report, Requests, Smallest, thousands},
+    report::{
+        AtLeast, Bars, Busy, Changed, Changes, LimitReport, Report, Requests, Smallest, requests_text,
+        thousands,
+    },
 };
 
 /// A simulation of one configuration, optionally compared with another.

@@ -65,6 +65,8 @@ fn the_exit_status_tells_valid_from_invalid_files() {
     for (arguments, status) in [
         (&["good.toml"][..], 0),
         (&["good.toml", "good.toml"], 0),
+        (&["--config", "good.toml"], 0),
+        (&["good.toml", "--config", "bad.toml"], 2),
         (&["warned.toml"], 0),
         (&["--strict", "good.toml"], 0),
         (&["--strict", "warned.toml"], 2),

@@ -32,8 +32,11 @@ Environment variables: those that the files name as ${NAME}; TOLLGATE_LOG, the l
 turns colour off.")]
 pub(super) struct CheckArgs {
     /// Configuration files, or folders with the configuration of envoyproxy/ratelimit; - is stdin
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "config", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A configuration file, named as for other commands
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
@@ -59,7 +62,8 @@ struct Checked {
 impl CheckArgs {
     /// Runs the command.
     pub(super) fn main(self) -> ExitCode {
-        let mut checked: Vec<_> = self.files.iter().map(|file| Checked::of(file, self.strict)).collect();
+        let mut checked: Vec<_> =
+            self.files.iter().chain(&self.config).map(|file| Checked::of(file, self.strict)).collect();
         if self.connect {
             let _log = log::begin(LogSettings::default());
             if let Err(error) = find(&mut checked) {

@@ -20,7 +20,7 @@ use crate::{
 };
 
 use super::{
-    complain, fail,
+    complain, duration_text, fail,
     operator::{AdminCall, AdminPort},
     say, takes_colour,
 };
@@ -231,7 +231,7 @@ fn write_route(text: &mut ExplanationText, explained: &Value) {
             (None, None, None) => {}
         }
         if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
-            text.line("within", &format!("{timeout_ms} ms"));
+            text.line("within", &duration_text(timeout_ms).to_string());
         }
         if route["requires"] == "jwt" {
             text.line("requires", "a valid token");
@@ -259,15 +259,19 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
     terms.extend((word(limit, "mode") == "shadow").then(|| "shadow mode: it refuses nothing".to_owned()));
     terms.extend((word(limit, "scope") == "instance").then(|| "each gateway counts alone".to_owned()));
     terms.extend(limit["ban"].as_str().map(|ban| format!("bans a key {ban}")));
-    terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("a refused request is held up to {ms} ms")));
+    terms.extend(
+        limit["wait_ms"].as_u64().map(|ms| format!("a refused request is held up to {}", duration_text(ms))),
+    );
     if !terms.is_empty() {
         text.line("terms", &terms.join("; "));
     }
     if let Some(live) = limit["live"].as_object() {
         let outcome = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
             (true, _) => "the request would be admitted".to_owned(),
-            (false, Some(ms)) if live.contains_key("banned_for_ms") => format!("banned, retry in {ms} ms"),
-            (false, Some(ms)) => format!("retry in {ms} ms"),
+            (false, Some(ms)) if live.contains_key("banned_for_ms") => {
+                format!("banned, retry in {}", duration_text(ms))
+            }
+            (false, Some(ms)) => format!("retry in {}", duration_text(ms)),
             (false, None) => "the request would be refused".to_owned(),
         };
         let scope = match live.contains_key("by_network") {

@@ -8,6 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{
+    duration_text,
     operator::{AdminCall, AdminPort},
     say,
     table::TextTable,
@@ -118,7 +119,7 @@ impl Limits {
                 }
                 match answer["retry_after_ms"].as_u64() {
                     Some(0) | None => {}
-                    Some(retry_after_ms) => say(format_args!("retry in {retry_after_ms} ms\n")),
+                    Some(retry_after_ms) => say(format_args!("retry in {}\n", duration_text(retry_after_ms))),
                 }
             }
             LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),

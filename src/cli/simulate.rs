@@ -14,7 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     config::{Config, FlagOverrides},
-    simulate::{AtLeast, Changes, LimitReport, Logs, Report, Simulation, Smallest, thousands as count},
+    simulate::{
+        AtLeast, Changes, LimitReport, Logs, Report, Simulation, Smallest, requests_text, thousands as count,
+    },
 };
 
 use super::{complain, fail, say};
@@ -121,7 +123,7 @@ fn text(report: &Report) -> String {
 fn write_to(text: &mut String, report: &Report) -> fmt::Result {
     let Report { lines, requests, .. } = report;
     let (from, to) = (report.from.as_deref().unwrap_or("-"), report.to.as_deref().unwrap_or("-"));
-    writeln!(text, "{} requests from {from} to {to}", count(requests.all))?;
+    writeln!(text, "{} from {from} to {to}", requests_text(requests.all))?;
     let others = [
         (requests.admitted, "admitted"),
         (requests.refused, "refused"),
@@ -220,9 +222,9 @@ fn write_busiest(text: &mut String, limit: &LimitReport) -> fmt::Result {
     for busy in &limit.busiest {
         writeln!(
             text,
-            "  {}  {} requests, {} refused, demand {} ({:.0} %)",
+            "  {}  {}, {} refused, demand {} ({:.0} %)",
             busy.key,
-            count(busy.requests),
+            requests_text(busy.requests),
             count(busy.refused),
             count(busy.peak),
             busy.use_percent

@@ -153,9 +153,8 @@ impl LimitSettings {
             lines.push(format!("limit `{name}` {old_rate} → {rate}: {counts}"));
         }
         if tag(self) != tag(old) {
-            let is_calendar = |limit: &Self| matches!(limit.quota.algorithm, Algorithm::Calendar(_));
-            let both = is_calendar(self) && is_calendar(old);
-            let what = if both { "counts in other windows" } else { "uses another algorithm" };
+            let is_same = self.quota.algorithm.name() == old.quota.algorithm.name();
+            let what = if is_same { "counts in another way" } else { "uses another algorithm" };
             lines.push(format!("limit `{name}` {what}: {counts}"));
         }
         if self.scope != old.scope {

@@ -316,6 +316,11 @@ pub fn thousands(number: u64) -> String {
     apart
 }
 
+/// Returns a number of requests with its unit: `1 request`, `1,234 requests`.
+pub fn requests_text(number: u64) -> String {
+    format!("{} {}", thousands(number), if number == 1 { "request" } else { "requests" })
+}
+
 /// Returns the share of keys with a refused request by rate, from the peaks of all keys in descending order.
 fn curve(peaks: &[u64]) -> Vec<(u64, f64)> {
     let all = peaks.len() as u64;

@@ -92,7 +92,7 @@ fn reports_rates_and_query_values_that_no_log_has_are_noted() {
         [json_line(0, "/a?preview=*", ""), json_line(1, "/a?preview=1", ""), json_line(2, "/a", "")].concat();
     let report = simulate(&toml, &log);
     assert_eq!((report.limits[0].requests, report.notes.len()), (2, 1), "{:?}", report.notes);
-    assert!(report.notes[0].contains("query values that the log lacks for 1 requests"), "{:?}", report.notes);
+    assert!(report.notes[0].contains("query values that the log lacks for 1 request:"), "{:?}", report.notes);
 }
 
 /// The gateway's log tells that a request had no key. The file that is simulated says what that means.

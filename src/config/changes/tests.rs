@@ -61,6 +61,13 @@ fn an_algorithm_changes_and_the_counts_go() {
     let by = |algorithm| format!("\"100/10s\"\nalgorithm = \"{algorithm}\"");
     let starts_over = "limit `per-client` uses another algorithm: counts start over";
     assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [starts_over]);
+    assert_eq!(
+        changes(&[("\"100/10s\"", "\"100/10s\"\nrefunds = true")]),
+        [
+            "limit `per-client` counts in another way: counts start over",
+            "limit `per-client`: `refunds` changed"
+        ]
+    );
     assert_eq!(changes(&[("\"5/s\"", "\"5/s\"\nscope = \"instance\"")]).len(), 1);
 }
 

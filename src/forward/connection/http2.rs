@@ -237,7 +237,7 @@ impl Sending {
                 return Poll::Ready(self.stream.send_data(Bytes::new(), true));
             };
             let Ok(frame) = frame else {
-                self.stream.send_reset(Reason::INTERNAL_ERROR);
+                self.stream.send_reset(Reason::CANCEL);
                 return Poll::Ready(Ok(()));
             };
             match frame.into_data() {

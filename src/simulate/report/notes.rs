@@ -2,10 +2,13 @@
 
 use crate::config::Missing;
 
-use super::super::{
-    log::LinesRead,
-    replay::{Replay, ReplayedLimit},
-    tally::LimitTally,
+use super::{
+    super::{
+        log::LinesRead,
+        replay::{Replay, ReplayedLimit},
+        tally::LimitTally,
+    },
+    requests_text,
 };
 
 /// Returns true if the log has the key, the duration and the usage of at least one of a limit's requests.
@@ -19,20 +22,20 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
     let counts = &replay.counts;
     if counts.without_host > 0 && replay.has_hosts() {
         notes.push(format!(
-            "the log has no host for {} requests, but some routes match only one host: set it with --host",
-            counts.without_host
+            "the log has no host for {}, but some routes match only one host: set it with --host",
+            requests_text(counts.without_host)
         ));
     }
     if counts.without_condition > 0 {
         notes.push(format!(
-            "some routes match header fields or query values that the log lacks for {} requests: these took other routes, or none",
-            counts.without_condition
+            "some routes match header fields or query values that the log lacks for {}: these took other routes, or none",
+            requests_text(counts.without_condition)
         ));
     }
     if counts.without_claims > 0 {
         notes.push(format!(
-            "some routes match claims of tokens, which no log has: {} requests that may have matched took other routes, or none",
-            counts.without_claims
+            "some routes match claims of tokens, which no log has: {} that may have matched took other routes, or none",
+            requests_text(counts.without_claims)
         ));
     }
     if lines.late > 0 {
@@ -42,7 +45,7 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
         ));
     }
     if counts.undecided > 0 {
-        notes.push(format!("{} requests weren't decided, because memory was full", counts.undecided));
+        notes.push(format!("memory was full: {} not decided", requests_text(counts.undecided)));
     }
     notes.extend(replay.limits.iter().flat_map(notes_on_limit));
     notes
