@@ -26,7 +26,7 @@ use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
 pub use self::{
     admit::{Repeat, admit, asks},
-    decided::{Decided, Log, write_metrics},
+    decided::{Decided, DecisionLog, write_metrics},
     settlement::Settlement,
 };
 pub(crate) use self::{
@@ -190,7 +190,7 @@ impl Rule {
     }
 
     /// Returns the asks of a request that the limit counts. Otherwise notes why it doesn't.
-    pub(crate) fn ask(&self, terms: Terms, log: &mut Log) -> Result<Asks, Refusal> {
+    pub(crate) fn ask(&self, terms: Terms, log: &mut DecisionLog) -> Result<Asks, Refusal> {
         let (effect, refusal) = match terms {
             Terms::Counts(asks) => return Ok(asks),
             Terms::Exempts { .. } => (Effect::Exempt, None),
@@ -300,7 +300,7 @@ impl Rule {
     }
 
     /// Notes what its terms did to a request.
-    fn note_terms(&self, effect: Effect, log: &mut Log) {
+    fn note_terms(&self, effect: Effect, log: &mut DecisionLog) {
         let shadows = self.limit.shadows() && effect == Effect::Refused;
         let origin = if shadows { Origin::Shadow } else { Origin::Terms };
         self.tally.decisions.add(effect, origin);

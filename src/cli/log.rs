@@ -105,7 +105,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut record = Record(Map::new());
+        let mut record = RecordFields(Map::new());
         let time = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
         record.0.insert("time".to_owned(), time.into());
         let level = event.metadata().level().as_str().to_ascii_lowercase();
@@ -116,15 +116,15 @@ where
 }
 
 /// The fields of a record.
-struct Record(Map<String, Value>);
+struct RecordFields(Map<String, Value>);
 
-impl Record {
+impl RecordFields {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for Record {
+impl Visit for RecordFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.insert(field, value);
     }

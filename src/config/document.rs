@@ -18,7 +18,7 @@ use toml::{
 
 use self::{
     environment::Expansion,
-    hints::{Entry, is_called, tables_with},
+    hints::{FileEntry, is_called, tables_with},
 };
 
 pub(super) use self::environment::ReferenceSources;
@@ -112,7 +112,7 @@ impl<'i> Document<'i> {
 
     /// Returns the name of the key whose value has this position.
     pub(super) fn key_at(&self, place: &Range<usize>) -> Option<String> {
-        let path = Entry::at(&self.tree, place)?.path;
+        let path = FileEntry::at(&self.tree, place)?.path;
         path.rsplit('.').next().map(str::to_owned)
     }
 
@@ -132,7 +132,7 @@ impl<'i> Document<'i> {
                 Err(error) => error,
             };
             let span = error.span().unwrap_or_default();
-            let entry = Entry::at(&self.tree, &span);
+            let entry = FileEntry::at(&self.tree, &span);
             // What was removed isn't missing.
             if !(error.message().starts_with("missing key") && self.had_within(&span)) {
                 self.faults.push(describe(error.message(), &span, entry.as_ref()));
@@ -217,7 +217,7 @@ fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>
 
 /// Turns an error of serde into a diagnostic. Unknown keys and wrong types are recognized by serde's message;
 /// all other messages are our own ([`super::value`]).
-fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagnostic {
+fn describe(message: &str, span: &Range<usize>, entry: Option<&FileEntry>) -> Diagnostic {
     if message.starts_with("unknown field `$__toml_private_datetime`") {
         return Diagnostic::error("a date has the wrong type").at(span, "").help("no key takes a date");
     }
@@ -242,8 +242,8 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
             _ => what,
         };
         let fault = Diagnostic::error(format!("{found} {what}")).at(span, "");
-        let form = entry.and_then(Entry::form);
-        let is_negative_rate = entry.is_some_and(Entry::is_rate) && found.contains("`-");
+        let form = entry.and_then(FileEntry::form);
+        let is_negative_rate = entry.is_some_and(FileEntry::is_rate) && found.contains("`-");
         return fault.help(match (form, found.strip_prefix("string "), expected) {
             _ if is_negative_rate => NO_LIMIT.to_owned(),
             (Some(form), ..) => form.to_owned(),
@@ -261,12 +261,12 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
 }
 
 /// Returns the fault of a key that its table doesn't have. `known` is serde's list of those that it has.
-fn unknown_key(key: &str, known: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagnostic {
+fn unknown_key(key: &str, known: &str, span: &Range<usize>, entry: Option<&FileEntry>) -> Diagnostic {
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-    if let Some(remedy) = entry.and_then(Entry::remedy) {
+    if let Some(remedy) = entry.and_then(FileEntry::remedy) {
         return Diagnostic::error(format!("unknown key `{key}`")).at(span, "").help(remedy);
     }
-    if entry.is_some_and(Entry::is_part_of_name) && nearest(key, known.iter().copied()).is_none() {
+    if entry.is_some_and(FileEntry::is_part_of_name) && nearest(key, known.iter().copied()).is_none() {
         let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, "");
         return fault.help("a dot is not part of a name, but begins a table within: write a hyphen");
     }

@@ -90,7 +90,7 @@ impl Status {
 
 /// The body of a response to a call.
 #[derive(Default)]
-pub(super) enum Reply {
+pub(super) enum ReplyBody {
     /// Nothing more.
     #[default]
     Ended,
@@ -160,11 +160,11 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
 }
 
 /// Returns the response to a call: its message and a status of 0, or the status of its failure.
-pub(super) fn response(answer: Result<impl Message, Status>) -> Response<Reply> {
-    let mut response = Response::new(Reply::default());
+pub(super) fn response(answer: Result<impl Message, Status>) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::default());
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC.clone());
     match answer {
-        Ok(message) => *response.body_mut() = Reply::Message(framed(&message)),
+        Ok(message) => *response.body_mut() = ReplyBody::Message(framed(&message)),
         Err(status) => status.write(response.headers_mut()),
     }
     response
@@ -198,13 +198,13 @@ fn read_timeout(text: &str) -> Option<Duration> {
 }
 
 /// Returns the response to a call that is answered by any number of messages.
-pub(super) fn streamed(messages: Messages) -> Response<Reply> {
-    let mut response = Response::new(Reply::Messages(messages));
+pub(super) fn streamed(messages: Messages) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Messages(messages));
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC.clone());
     response
 }
 
-impl Body for Reply {
+impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::gateway::{AnswerBody, Body, Upload};
 
-use super::grpc::{self, Code, Reply, Status};
+use super::grpc::{self, Code, ReplyBody, Status};
 
 /// The paths of the methods.
 pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -35,20 +35,20 @@ struct HealthCheckRequest {
 
 #[derive(Clone, Copy, PartialEq, Message)]
 struct HealthCheckResponse {
-    #[prost(enumeration = "Health", tag = "1")]
+    #[prost(enumeration = "ServiceHealth", tag = "1")]
     status: i32,
 }
 
 /// The health of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-enum Health {
+enum ServiceHealth {
     Unknown = 0,
     Serving = 1,
     NotServing = 2,
     ServiceUnknown = 3,
 }
 
-impl Health {
+impl ServiceHealth {
     fn of(is_serving: bool) -> Self {
         if is_serving { Self::Serving } else { Self::NotServing }
     }
@@ -83,17 +83,17 @@ pub(super) fn probed(is_draining: &AtomicBool) -> Response<AnswerBody> {
 }
 
 /// Answers `Check`: whether the service accepts calls now.
-async fn check(body: Upload, is_serving: impl Fn() -> bool) -> Response<Reply> {
+async fn check(body: Upload, is_serving: impl Fn() -> bool) -> Response<ReplyBody> {
     let answer = grpc::read::<HealthCheckRequest>(body).await.and_then(|asked| {
         let is_known = SERVICES.contains(&&*asked.service);
         let unknown = || Status::new(Code::NotFound, format!("there is no service `{}`", asked.service));
-        if is_known { Ok(Health::of(is_serving()).message()) } else { Err(unknown()) }
+        if is_known { Ok(ServiceHealth::of(is_serving()).message()) } else { Err(unknown()) }
     });
     grpc::response(answer)
 }
 
 /// Answers `Watch`: whether the service accepts calls, now and whenever that changes.
-async fn watch(body: Upload, is_serving: impl Fn() -> bool + Send + Sync + 'static) -> Response<Reply> {
+async fn watch(body: Upload, is_serving: impl Fn() -> bool + Send + Sync + 'static) -> Response<ReplyBody> {
     let asked = match grpc::read::<HealthCheckRequest>(body).await {
         Ok(asked) => asked,
         Err(status) => return grpc::response(Err::<(), _>(status)),
@@ -101,13 +101,13 @@ async fn watch(body: Upload, is_serving: impl Fn() -> bool + Send + Sync + 'stat
     let is_known = SERVICES.contains(&&*asked.service);
     // A drain is the only change, and the last one. Then the stream ends, so that the server needn't wait for the caller.
     let changes = stream::unfold((None, is_serving), move |(told, is_serving)| async move {
-        while matches!(told, Some(Health::Serving | Health::ServiceUnknown)) && is_serving() {
+        while matches!(told, Some(ServiceHealth::Serving | ServiceHealth::ServiceUnknown)) && is_serving() {
             sleep(LOOK_EVERY).await;
         }
         let now = match told {
-            None if !is_known => Health::ServiceUnknown,
-            None => Health::of(is_serving()),
-            Some(Health::Serving) => Health::NotServing,
+            None if !is_known => ServiceHealth::ServiceUnknown,
+            None => ServiceHealth::of(is_serving()),
+            Some(ServiceHealth::Serving) => ServiceHealth::NotServing,
             Some(_) => return None,
         };
         Some((grpc::framed(&now.message()), (Some(now), is_serving)))

@@ -93,7 +93,7 @@ pub(super) struct Facts {
     pub(super) route: Option<usize>,
     /// The record for the access log or the trace, if either needs one. `decided` has the limits' decisions for it.
     pub(super) record: Option<Box<Record>>,
-    pub(super) decided: rules::Log,
+    pub(super) decided: rules::DecisionLog,
     /// The costs to record and leases to release when the response ends.
     pub(super) settlement: Option<Box<Settlement>>,
     /// Header lines of the response, in addition to its fields. `None` if all must be fields.

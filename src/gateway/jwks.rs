@@ -131,10 +131,10 @@ pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
 }
 
 /// A response, and its connection, which ends with it.
-type Answered = (Response<Incoming>, AbortOnDropHandle<()>);
+type KeysResponse = (Response<Incoming>, AbortOnDropHandle<()>);
 
 /// Requests the keys.
-async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
+async fn request(url: &JwksUrl) -> Result<KeysResponse, FetchError> {
     let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
     let io = connecting.await.map_err(FetchError::no_response)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(FetchError::of_http)?;
@@ -152,7 +152,7 @@ async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
 }
 
 /// Reads the keys in a response.
-async fn read((response, _connection): Answered) -> Result<Vec<JwtKey>, FetchError> {
+async fn read((response, _connection): KeysResponse) -> Result<Vec<JwtKey>, FetchError> {
     let status = response.status();
     if status.is_redirection() {
         return Err(FetchError::NoKeys(format!("it answers {status}, and redirects aren't followed")));

@@ -73,7 +73,7 @@ pub(super) struct Ending<'e> {
 
 /// The fields of a JSON line.
 #[derive(Serialize)]
-struct Line<'e> {
+struct JsonLine<'e> {
     time: String,
     client: IpAddr,
     method: &'e str,
@@ -210,7 +210,7 @@ impl Record {
             let error = visit.ended.as_ref().and_then(|(_, answered)| answered.as_ref().err().copied());
             LoggedUpstream { server: &visit.server, duration_ms: milliseconds(took), error }
         });
-        let line = Line {
+        let line = JsonLine {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
             client: self.client,
             method: &self.method,

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::{Admission, Ask, Asks, Limiter, Quota, Refusal, Standing, tightest_of_each};
 
-use super::{Decided, Log, Rule, Terms, reports};
+use super::{Decided, DecisionLog, Rule, Terms, reports};
 
 /// Returns what a request asks of the limits that count it, where `terms` is what each limit makes of it.
 ///
@@ -15,7 +15,7 @@ use super::{Decided, Log, Rule, Terms, reports};
 pub fn asks(
     rules: &[Arc<Rule>],
     terms: impl IntoIterator<Item = Terms>,
-    log: &mut Log,
+    log: &mut DecisionLog,
 ) -> Result<Asks, Refusal> {
     let mut asks = Asks::with_capacity(rules.len());
     for (rule, terms) in rules.iter().zip(terms) {
@@ -35,7 +35,7 @@ pub async fn admit(
     asks: &[Ask],
     arrival: Instant,
     end: Option<Instant>,
-    log: &mut Log,
+    log: &mut DecisionLog,
 ) -> Result<Admission, Refusal> {
     let taken = match reports::split(rules, asks) {
         None => limiter.acquire_within_waits_until(asks, arrival, end).await,
@@ -64,7 +64,7 @@ pub(crate) async fn admit_descriptors(
     arrival: Instant,
     deadline: Option<Instant>,
     banning: Option<&Arc<Limiter>>,
-    log: &mut Log,
+    log: &mut DecisionLog,
 ) -> Result<Admission, Refusal> {
     let taken = match reports::split(rules, asks) {
         None => limiter.try_acquire_before(asks, arrival, deadline).await,
@@ -113,7 +113,7 @@ fn note(
     standings: &[Standing],
     admitted: bool,
     arrival: Instant,
-    log: &mut Log,
+    log: &mut DecisionLog,
 ) {
     for standing in tightest_of_each(standings) {
         let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &standing.limit)) else {

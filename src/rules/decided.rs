@@ -81,7 +81,7 @@ pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Ru
 }
 
 /// The decisions of limits on a request. `None` if nothing records them.
-pub type Log = Option<Vec<Decided>>;
+pub type DecisionLog = Option<Vec<Decided>>;
 
 /// The decision of a limit on a request.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ pub struct Wire<S> {
     /// The task that reads the body and waits for the interim responses to be written.
     writer: Option<Waker>,
     /// The task that waits for more of the body.
-    reader: Reader,
+    reader: BodyReader,
     /// True if the reader of the body has been dropped.
     is_given_up: bool,
     /// True if receiving the body has failed.
@@ -45,9 +45,9 @@ pub struct Wire<S> {
 
 /// The task that waits for more of a body. It is woken when the connection is dropped, which ends the body.
 #[derive(Debug, Default)]
-struct Reader(Option<Waker>);
+struct BodyReader(Option<Waker>);
 
-impl Reader {
+impl BodyReader {
     fn wait(&mut self, context: &Context<'_>) {
         if !self.0.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
             self.0 = Some(context.waker().clone());
@@ -55,7 +55,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for BodyReader {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(Waker::wake);
     }
@@ -83,7 +83,7 @@ impl<S: Stream> Wire<S> {
             expects_continue: false,
             interim: Output::default(),
             writer: None,
-            reader: Reader::default(),
+            reader: BodyReader::default(),
             is_given_up: false,
             is_broken: false,
             task: None,

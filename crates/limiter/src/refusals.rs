@@ -83,7 +83,7 @@ struct BlockShard {
 }
 
 /// The result of a look at what is known.
-pub(super) enum Verdict<'r> {
+pub(super) enum KnownAnswer<'r> {
     /// Nothing: the store is to be asked. To be kept until it has answered.
     Ask(Turns<'r>),
     /// It is refused; for each charge how its bucket stands, if that refuses.
@@ -136,7 +136,7 @@ impl Refusals {
         mut now: Instant,
         ask_by: Instant,
         answers: impl Fn() -> bool,
-    ) -> Verdict<'_> {
+    ) -> KnownAnswer<'_> {
         while self.blocks.load(Relaxed) > 0 {
             let Known { outcomes, turns, asked, ask_at, is_delay_known } = self.known_of_all(charges(), now);
             let charges = || charges().map(|(charge, _)| charge).zip(&outcomes);
@@ -148,24 +148,24 @@ impl Refusals {
                     || !answers()
             };
             if refusing.is_some_and(is_nobody_to_ask) {
-                return Verdict::Refused(outcomes);
+                return KnownAnswer::Refused(outcomes);
             }
             let is_refused = refusing.is_some();
             let Some(answer) = asked else {
                 if ask_at > now {
                     sleep_until(ask_at.min(ask_by)).await;
                 }
-                return Verdict::Ask(turns);
+                return KnownAnswer::Ask(turns);
             };
             // Its own turns are given up, so that two requests never wait for each other.
             drop(turns);
             match timeout_at(ask_by, answer).await {
                 Ok(()) => now = Instant::now(),
-                Err(_) if is_refused => return Verdict::Refused(outcomes),
+                Err(_) if is_refused => return KnownAnswer::Refused(outcomes),
                 Err(_) => break,
             }
         }
-        Verdict::Ask(Turns { refusals: self, taken: SmallVec::new() })
+        KnownAnswer::Ask(Turns { refusals: self, taken: SmallVec::new() })
     }
 
     /// Returns what is known of the charges of a request.

@@ -13,7 +13,7 @@ use crate::config::{
 };
 
 /// The address of a listener, the key that has it, and its position.
-pub(super) type Entrance = (&'static str, Range<usize>, ListenAddress);
+pub(super) type ListenEntry = (&'static str, Range<usize>, ListenAddress);
 
 impl Check<'_, '_> {
     /// Warns if the networks of trusted peers have all addresses of IPv4 or IPv6.
@@ -63,9 +63,9 @@ impl Check<'_, '_> {
 }
 
 /// Returns the listeners of a file. Those of flags, and the default one, have an empty position.
-pub(super) fn entrances(file: &ConfigFile) -> Vec<Entrance> {
+pub(super) fn entrances(file: &ConfigFile) -> Vec<ListenEntry> {
     let listen = file.server.value.listen.0.iter();
-    let mut entrances: Vec<Entrance> =
+    let mut entrances: Vec<ListenEntry> =
         listen.map(|address| ("server.listen", address.span(), address.get_ref().clone())).collect();
     let decisions = file.decisions.iter().flat_map(|SpannedTable { value, .. }| {
         [("decisions.listen", &value.listen), ("decisions.plain_listen", &value.plain_listen)]

@@ -221,7 +221,7 @@ const FOREIGN: &[(&str, &str, &str)] = &[
 const NAMED: [&str; 5] = ["limits", "upstreams", "routes.headers", "routes.query", "routes.claims"];
 
 /// An entry of the file.
-pub(super) struct Entry {
+pub(super) struct FileEntry {
     /// The keys that lead to it, with dots. Names, of limits for example, are `*`; `[]` ends the path of an element.
     pub(super) path: String,
     /// True if the value is a table.
@@ -232,7 +232,7 @@ pub(super) struct Entry {
     pub(super) is_time: bool,
 }
 
-impl Entry {
+impl FileEntry {
     /// Returns the entry whose value or key has exactly this position.
     pub(super) fn at(tree: &DeTable<'_>, span: &Range<usize>) -> Option<Self> {
         Self::below(tree, "", span)

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use serde_json::{Number, Value};
 
-use super::read::{Fields, Reader};
+use super::read::{Reader, YamlFields};
 use crate::config::{
     error::{Diagnostic, nearest},
     yaml::{YamlNode, YamlValue},
@@ -12,13 +12,13 @@ use crate::config::{
 
 impl Reader<'_> {
     /// Returns the fields of a map, without those that aren't known.
-    pub(super) fn fields<'n>(&mut self, node: &'n YamlNode, known: &[&str]) -> Option<Fields<'n>> {
+    pub(super) fn fields<'n>(&mut self, node: &'n YamlNode, known: &[&str]) -> Option<YamlFields<'n>> {
         let YamlValue::Map(pairs) = &node.value else {
             let keys = known.join("`, `");
             self.error("this must be a map", &node.span, format!("the keys here are `{keys}`"));
             return None;
         };
-        let mut fields = Fields::new();
+        let mut fields = YamlFields::new();
         let mut seen = BTreeSet::new();
         for (key, value) in pairs {
             let name = key.text().unwrap_or_default();
@@ -38,7 +38,7 @@ impl Reader<'_> {
     }
 
     /// Returns a field that is a text, or reports that it isn't.
-    pub(super) fn text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, fields: &YamlFields<'_>, name: &str) -> Option<String> {
         let node = fields.get(name).filter(|node| !node.is_null())?;
         let text = node.text().map(str::to_owned);
         if text.is_none() {
@@ -52,7 +52,7 @@ impl Reader<'_> {
     }
 
     /// Returns a field that is true or false, or reports that it isn't.
-    pub(super) fn flag(&mut self, fields: &Fields<'_>, name: &str) -> bool {
+    pub(super) fn flag(&mut self, fields: &YamlFields<'_>, name: &str) -> bool {
         let Some(node) = fields.get(name).filter(|node| !node.is_null()) else { return false };
         match node.text().unwrap_or_default().to_lowercase().as_str() {
             "true" | "yes" | "on" => true,

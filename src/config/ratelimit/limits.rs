@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tollgate_limiter::{Quota, Rate, text};
 
-use super::read::{Fields, Reader, Way};
+use super::read::{Reader, Way, YamlFields};
 use crate::config::{
     KeyPart, LimitSettings, Mode, algorithm_of_descriptors,
     yaml::{YamlNode, YamlValue},
@@ -26,7 +26,7 @@ const UNITS: [(&str, u64); 7] = [
 const NAME_BYTES: usize = 40;
 
 impl Reader<'_> {
-    pub(super) fn replaces(&mut self, fields: &Fields<'_>, own: Option<&str>) -> Vec<String> {
+    pub(super) fn replaces(&mut self, fields: &YamlFields<'_>, own: Option<&str>) -> Vec<String> {
         let Some(node) = fields.get("replaces").filter(|node| !node.is_null()) else { return Vec::new() };
         let YamlValue::List(items) = &node.value else {
             self.error(
@@ -55,7 +55,7 @@ impl Reader<'_> {
         names
     }
 
-    pub(super) fn rate(&mut self, fields: &Fields<'_>, node: &YamlNode) -> Option<Rate> {
+    pub(super) fn rate(&mut self, fields: &YamlFields<'_>, node: &YamlNode) -> Option<Rate> {
         let names = UNITS.map(|(name, _)| name).join(", ");
         let place = fields.values().map(|field| field.span.clone()).next().unwrap_or(node.span.clone());
         let unit = match fields.get("unit") {

@@ -33,7 +33,7 @@ pub(super) struct Reader<'l> {
 }
 
 /// The fields of a map by their keys.
-pub(super) type Fields<'n> = BTreeMap<&'n str, &'n YamlNode>;
+pub(super) type YamlFields<'n> = BTreeMap<&'n str, &'n YamlNode>;
 
 /// The key of an entry, and its value as it is written.
 pub(super) type EntryName = (String, Option<String>);
@@ -81,7 +81,7 @@ impl<'l> Reader<'l> {
     }
 
     /// Reads the entries that can come next, and their places.
-    fn entries(&mut self, fields: &Fields<'_>, way: &mut Way) -> (Vec<DescriptorEntry>, EntryPlaces) {
+    fn entries(&mut self, fields: &YamlFields<'_>, way: &mut Way) -> (Vec<DescriptorEntry>, EntryPlaces) {
         let (mut entries, mut places) = (Vec::new(), EntryPlaces::new());
         let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else {
             return (entries, places);
@@ -135,7 +135,7 @@ impl<'l> Reader<'l> {
     }
 
     /// Reads what holds for descriptors that end here. `None` if there is no limit.
-    fn verdict(&mut self, fields: &Fields<'_>, way: &Way) -> Option<Verdict> {
+    fn verdict(&mut self, fields: &YamlFields<'_>, way: &Way) -> Option<Verdict> {
         let shadows = self.flag(fields, "shadow_mode");
         let quota_mode = self.flag(fields, "quota_mode");
         let metadata = fields.get("metadata").filter(|node| !node.is_null()).map(|node| json(node));

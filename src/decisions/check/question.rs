@@ -22,7 +22,7 @@ const LIMITS_MOST: usize = 256;
 /// A question: whether these limits, all of them, can be charged.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+struct CheckQuestion {
     limits: Vec<LimitInQuestion>,
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn answer(
 /// It can't be read, or names a limit or a key that isn't valid.
 async fn read(gateway: &Gateway, body: Upload) -> Result<(Vec<Arc<Rule>>, Vec<Terms>), Rejection> {
     let bytes = decisions::whole(body).await?;
-    let question: Question =
+    let question: CheckQuestion =
         serde_json::from_slice(&bytes).map_err(|error| Rejection::QuestionInvalid(error.to_string()))?;
     if !(1..=LIMITS_MOST).contains(&question.limits.len()) {
         return Err(Rejection::QuestionInvalid(format!("a question names 1 to {LIMITS_MOST} limits")));

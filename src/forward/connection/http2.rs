@@ -30,7 +30,7 @@ use super::{
     http1::malformed,
     observed::ObservedStream,
     received::ReceivedBody,
-    streams::{Awaited, Blocked, CANCELLED_IN_ALL, Http2Handle, Http2Streams},
+    streams::{AwaitedResponse, Blocked, CANCELLED_IN_ALL, Http2Handle, Http2Streams},
 };
 
 /// The receive window for all responses on a connection: the maximum (RFC 9113, section 6.9.1). With less, clients that don't read
@@ -118,7 +118,7 @@ impl Http2 {
     ) -> Result<Response<ReceivedBody>, Unanswered> {
         let streams = self.stream.streams.clone();
         streams.expect();
-        let _awaited = Awaited::begin(&streams);
+        let _awaited = AwaitedResponse::begin(&streams);
         if let Err(closed) = poll_fn(|context| self.sender.poll_ready(context)).await {
             return Err(self.unanswered(closed, true));
         }
@@ -155,7 +155,7 @@ impl Http2 {
         if body.is_end_stream() {
             return response.await;
         }
-        let mut upload = Box::pin(Sending {
+        let mut upload = Box::pin(SendingBody {
             body,
             stream,
             unsent: None,
@@ -187,7 +187,7 @@ impl Http2 {
 }
 
 /// A request body that is being sent. Its request counts as a stream until then, even if the response ends earlier.
-struct Sending {
+struct SendingBody {
     body: Body,
     stream: SendStream<Bytes>,
     /// A piece of the body for which the server has no room yet, and whether it is the last.
@@ -198,7 +198,7 @@ struct Sending {
     handle: Arc<Http2Handle>,
 }
 
-impl Future for Sending {
+impl Future for SendingBody {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -209,7 +209,7 @@ impl Future for Sending {
     }
 }
 
-impl Sending {
+impl SendingBody {
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             if self.stream.poll_reset(context).is_ready() {

@@ -103,16 +103,16 @@ impl Http2Streams {
 
 /// A request whose response is awaited. If it is given up when the connection has been silent for [`SILENCE_MOST`], the connection
 /// gets no more requests. PINGs would tell sooner, but gRPC servers close connections that send them every few seconds.
-pub(super) struct Awaited<'s>(&'s Http2Streams);
+pub(super) struct AwaitedResponse<'s>(&'s Http2Streams);
 
-impl<'s> Awaited<'s> {
+impl<'s> AwaitedResponse<'s> {
     pub(super) fn begin(streams: &'s Http2Streams) -> Self {
         streams.silent_since.lock().get_or_insert_with(Instant::now);
         Self(streams)
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for AwaitedResponse<'_> {
     fn drop(&mut self) {
         // A response that has arrived has ended the silence.
         if self.0.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST) {

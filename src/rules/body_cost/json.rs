@@ -12,7 +12,7 @@ const DIGITS_MOST: usize = 11;
 #[derive(Debug)]
 pub(super) struct NumberAt {
     pointer: JsonPointer,
-    state: State,
+    state: ParserState,
     /// The containers around the current place that the pointer leads through, from the outside: for an array the index of the
     /// current element.
     path: Vec<Container>,
@@ -26,7 +26,7 @@ enum Container {
 }
 
 #[derive(Debug)]
-enum State {
+enum ParserState {
     /// A value comes, at the pointer if that is true, or else of a container on its way.
     Value { is_at_pointer: bool },
     /// A key comes, or the end of the object.
@@ -49,7 +49,7 @@ enum State {
 
 impl NumberAt {
     pub(super) fn new(pointer: JsonPointer) -> Self {
-        let state = State::Value { is_at_pointer: pointer.0.is_empty() };
+        let state = ParserState::Value { is_at_pointer: pointer.0.is_empty() };
         Self { pointer, state, path: Vec::new(), found: None }
     }
 
@@ -77,47 +77,50 @@ impl NumberAt {
     /// Reads a byte. Returns false if the byte ended a number or word, and is to be read again.
     fn step(&mut self, byte: u8) -> bool {
         match &mut self.state {
-            State::Value { .. } | State::KeyOrEnd | State::Colon { .. } | State::AfterValue
+            ParserState::Value { .. }
+            | ParserState::KeyOrEnd
+            | ParserState::Colon { .. }
+            | ParserState::AfterValue
                 if byte.is_ascii_whitespace() => {}
-            &mut State::Value { is_at_pointer } => self.begin_value(byte, is_at_pointer),
-            State::KeyOrEnd if byte == b'"' => {
-                self.state = State::Key { text: Vec::new(), is_escaped: false };
+            &mut ParserState::Value { is_at_pointer } => self.begin_value(byte, is_at_pointer),
+            ParserState::KeyOrEnd if byte == b'"' => {
+                self.state = ParserState::Key { text: Vec::new(), is_escaped: false };
             }
-            State::KeyOrEnd => self.end_container(),
-            State::Key { .. } => self.go_on_in_key(byte),
-            State::Colon { is_on_path } => {
-                self.state = if *is_on_path { self.value() } else { State::Skip { depth: 0 } };
+            ParserState::KeyOrEnd => self.end_container(),
+            ParserState::Key { .. } => self.go_on_in_key(byte),
+            ParserState::Colon { is_on_path } => {
+                self.state = if *is_on_path { self.value() } else { ParserState::Skip { depth: 0 } };
             }
-            State::Number { digits } if is_of_number(byte) => {
+            ParserState::Number { digits } if is_of_number(byte) => {
                 if digits.len() < DIGITS_MOST {
                     digits.push(byte);
                 }
             }
-            State::Number { .. } => {
+            ParserState::Number { .. } => {
                 self.end_number();
                 return false;
             }
-            &mut State::Skip { depth } => self.skip(byte, depth),
-            &mut State::SkipString { depth, is_escaped: false } if byte == b'"' => {
+            &mut ParserState::Skip { depth } => self.skip(byte, depth),
+            &mut ParserState::SkipString { depth, is_escaped: false } if byte == b'"' => {
                 self.state = after_skipped(depth);
             }
-            State::SkipString { is_escaped, .. } => *is_escaped = byte == b'\\' && !*is_escaped,
-            State::SkipScalar if matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace() => {
-                self.state = State::AfterValue;
+            ParserState::SkipString { is_escaped, .. } => *is_escaped = byte == b'\\' && !*is_escaped,
+            ParserState::SkipScalar if matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace() => {
+                self.state = ParserState::AfterValue;
                 return false;
             }
-            State::SkipScalar => {}
-            State::AfterValue => return self.go_on(byte),
+            ParserState::SkipScalar => {}
+            ParserState::AfterValue => return self.go_on(byte),
         }
         true
     }
 
     /// Reads a byte of a key, or the quote that ends it.
     fn go_on_in_key(&mut self, byte: u8) {
-        let State::Key { text, is_escaped } = &mut self.state else { return };
+        let ParserState::Key { text, is_escaped } = &mut self.state else { return };
         if byte == b'"' && !*is_escaped {
             let key = std::mem::take(text);
-            self.state = State::Colon { is_on_path: self.is_named(&key) };
+            self.state = ParserState::Colon { is_on_path: self.is_named(&key) };
             return;
         }
         *is_escaped = byte == b'\\' && !*is_escaped;
@@ -130,7 +133,7 @@ impl NumberAt {
     /// Reads the byte after a value. Returns false if it begins another text, and is to be read again.
     fn go_on(&mut self, byte: u8) -> bool {
         match (byte, self.path.last_mut()) {
-            (b',', Some(Container::Object)) => self.state = State::KeyOrEnd,
+            (b',', Some(Container::Object)) => self.state = ParserState::KeyOrEnd,
             (b',', Some(Container::Array { index })) => {
                 *index += 1;
                 self.state = self.element();
@@ -147,10 +150,10 @@ impl NumberAt {
 
     fn begin_value(&mut self, byte: u8, is_at_pointer: bool) {
         self.state = match byte {
-            b'0'..=b'9' if is_at_pointer => State::Number { digits: vec![byte] },
+            b'0'..=b'9' if is_at_pointer => ParserState::Number { digits: vec![byte] },
             b'{' if !is_at_pointer => {
                 self.path.push(Container::Object);
-                State::KeyOrEnd
+                ParserState::KeyOrEnd
             }
             b'[' if !is_at_pointer => {
                 self.path.push(Container::Array { index: 0 });
@@ -165,40 +168,40 @@ impl NumberAt {
     /// Skips a byte of a value in so many containers.
     fn skip(&mut self, byte: u8, depth: usize) {
         self.state = match byte {
-            b'"' => State::SkipString { depth, is_escaped: false },
-            b'{' | b'[' => State::Skip { depth: depth + 1 },
+            b'"' => ParserState::SkipString { depth, is_escaped: false },
+            b'{' | b'[' => ParserState::Skip { depth: depth + 1 },
             b'}' | b']' if depth > 0 => after_skipped(depth - 1),
             // An empty array's end, in which a value was expected.
             b']' | b'}' => return self.end_container(),
-            _ if depth == 0 && !byte.is_ascii_whitespace() => State::SkipScalar,
-            _ => State::Skip { depth },
+            _ if depth == 0 && !byte.is_ascii_whitespace() => ParserState::SkipScalar,
+            _ => ParserState::Skip { depth },
         };
     }
 
     fn end_number(&mut self) {
-        if let State::Number { digits } = &self.state {
+        if let ParserState::Number { digits } = &self.state {
             let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
             self.found = number.filter(|number| *number <= i32::MAX as u32).or(self.found);
         }
-        self.state = State::AfterValue;
+        self.state = ParserState::AfterValue;
     }
 
     fn end_container(&mut self) {
         self.path.pop();
-        self.state = State::AfterValue;
+        self.state = ParserState::AfterValue;
     }
 
     /// Returns the state before a value on the way of the pointer.
-    fn value(&self) -> State {
-        State::Value { is_at_pointer: self.path.len() == self.pointer.0.len() }
+    fn value(&self) -> ParserState {
+        ParserState::Value { is_at_pointer: self.path.len() == self.pointer.0.len() }
     }
 
     /// Returns the state before the current element of an array.
-    fn element(&self) -> State {
+    fn element(&self) -> ParserState {
         let named = self.path.len().checked_sub(1).and_then(|at| self.pointer.0.get(at));
         match (named, self.path.last()) {
             (Some(named), Some(Container::Array { index })) if *named == index.to_string() => self.value(),
-            _ => State::Skip { depth: 0 },
+            _ => ParserState::Skip { depth: 0 },
         }
     }
 
@@ -216,8 +219,8 @@ impl NumberAt {
 }
 
 /// Returns the state after a part of a skipped value, in so many containers of it.
-fn after_skipped(depth: usize) -> State {
-    if depth == 0 { State::AfterValue } else { State::Skip { depth } }
+fn after_skipped(depth: usize) -> ParserState {
+    if depth == 0 { ParserState::AfterValue } else { ParserState::Skip { depth } }
 }
 
 /// Returns true for the bytes of a number.
@@ -334,8 +337,8 @@ mod tests {
     /// Returns the bytes that a search keeps outside of itself.
     fn kept(number: &NumberAt) -> usize {
         let text = match &number.state {
-            State::Key { text, .. } => text.capacity(),
-            State::Number { digits } => digits.capacity(),
+            ParserState::Key { text, .. } => text.capacity(),
+            ParserState::Number { digits } => digits.capacity(),
             _ => 0,
         };
         text + number.path.capacity() * size_of::<Container>()

@@ -48,18 +48,18 @@ pub struct Verifier(KeySource);
 /// The source of the keys.
 #[derive(Debug)]
 enum KeySource {
-    Fixed(Arc<Vec<Key>>),
+    Fixed(Arc<Vec<VerificationKey>>),
     Fetched(Arc<FetchedKeys>),
 }
 
 #[derive(Debug)]
-struct Key {
+struct VerificationKey {
     id: Option<String>,
     decoding: DecodingKey,
     validation: Validation,
 }
 
-impl Key {
+impl VerificationKey {
     fn new(settings: &config::JwtSettings, key: &JwtKey) -> Self {
         Self {
             id: key.id().map(str::to_owned),
@@ -75,7 +75,7 @@ impl Verifier {
     pub fn new(settings: &Arc<config::JwtSettings>, before: Option<&Self>) -> Self {
         Self(match &settings.published {
             None => {
-                let keys = settings.keys.iter().map(|key| Key::new(settings, key));
+                let keys = settings.keys.iter().map(|key| VerificationKey::new(settings, key));
                 KeySource::Fixed(Arc::new(keys.collect()))
             }
             Some(url) => {
@@ -132,8 +132,9 @@ impl Verifier {
                 None => return Verified::WithoutKeys,
             },
         };
-        let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
-        let fits = |key: &&Key| key.validation.algorithms.contains(&header.alg) && is_named(key);
+        let is_named =
+            |key: &VerificationKey| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
+        let fits = |key: &&VerificationKey| key.validation.algorithms.contains(&header.alg) && is_named(key);
         let mut fault = None;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
             match decode(token, &key.decoding, &key.validation) {

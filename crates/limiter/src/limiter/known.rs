@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     Algorithm, Ask, Limited, Origin, Refusal, Scope, Standings,
     charged_ask::{ChargedAsk, ChargedAsks},
-    refusals::{Recollection, Sending, Turns, Verdict},
+    refusals::{KnownAnswer, Recollection, Sending, Turns},
     store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
 };
 
@@ -25,8 +25,8 @@ impl Limiter {
         let charges = || enforcing().map(|asked| (&asked.charge, asked.costs()));
         let ask_by = self.store.ask_by(deadline);
         match self.refusals.check(charges, now, ask_by, || self.store.answers()).await {
-            Verdict::Ask(turns) => Ok(turns),
-            Verdict::Refused(outcomes) => {
+            KnownAnswer::Ask(turns) => Ok(turns),
+            KnownAnswer::Refused(outcomes) => {
                 let mut standings = Standings::new();
                 for (asked, outcome) in enforcing().zip(outcomes) {
                     outcome.inspect(|outcome| asked.stand(*outcome, Origin::LocalRefusal, &mut standings));

@@ -72,8 +72,8 @@ async fn take(refusals: &Refusals, shop: &Shop, charge: &Charge, trip_us: u64) -
     let _turns =
         match refusals.check(|| [(charge, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await
         {
-            Verdict::Refused(outcomes) => return Err(outcomes[0].unwrap()),
-            Verdict::Ask(turns) => turns,
+            KnownAnswer::Refused(outcomes) => return Err(outcomes[0].unwrap()),
+            KnownAnswer::Ask(turns) => turns,
         };
     let sent = refusals.sending();
     advance(us(trip_us)).await;
@@ -225,7 +225,7 @@ fn what_was_changed_elsewhere_is_noticed_after_5_s_by_one_request() {
         let deadline = Instant::now() + Duration::from_secs(1);
         let turns =
             refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await;
-        assert!(matches!(turns, Verdict::Ask(_)));
+        assert!(matches!(turns, KnownAnswer::Ask(_)));
         // The others are refused until it has its answer.
         assert!(take(&refusals, &shop, &ask, 0).await.is_err());
         drop(turns);
@@ -278,7 +278,7 @@ fn after_a_slow_refusal_one_asks_again_for_all() {
         advance(us(2_000)).await;
         drop(first);
         let asking = second.now_or_never();
-        assert!(matches!(asking, Some(Verdict::Ask(_))));
+        assert!(matches!(asking, Some(KnownAnswer::Ask(_))));
         assert!(third.now_or_never().is_none(), "it waits for the second");
     });
 }
@@ -299,7 +299,7 @@ fn those_who_are_held_ask_together() {
         assert!(held.iter_mut().all(|held| held.now_or_never().is_none()));
         advance(us(1_000)).await;
         let asking = held.map(FutureExt::now_or_never);
-        assert!(asking.iter().all(|asking| matches!(asking, Some(Verdict::Ask(_)))));
+        assert!(asking.iter().all(|asking| matches!(asking, Some(KnownAnswer::Ask(_)))));
         assert!(check().now_or_never().is_none(), "it waits for their answer");
     });
 }
@@ -323,7 +323,7 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
             let deadline = Instant::now() + Duration::from_secs(60);
             let first =
                 refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true).await;
-            assert!(matches!(first, Verdict::Ask(_)));
+            assert!(matches!(first, KnownAnswer::Ask(_)));
             let second =
                 refusals.check(|| [(&ask, Costs::Vary)].into_iter(), Instant::now(), deadline, || true);
             tokio::pin!(second);
@@ -331,7 +331,7 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
             end(&refusals, &ask);
             drop(first);
             let second = timeout(us(10_000), second).await.expect("it goes on");
-            assert!(matches!(second, Verdict::Ask(_)));
+            assert!(matches!(second, KnownAnswer::Ask(_)));
             drop(second);
             assert_eq!(refusals.blocks.load(Relaxed), 0, "nothing stays behind");
         });

@@ -36,7 +36,7 @@ use self::{
 };
 use super::{
     Act, BucketTotal, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Refund, Reply,
-    StoreError, Usage, overrides::Table, total_of,
+    StoreError, Usage, overrides::OverrideTable, total_of,
 };
 
 const SHARDS_LEAST: usize = 64;
@@ -77,7 +77,7 @@ pub struct MemoryStore {
     swept_us: AtomicU64,
     /// Operations that the bound forbade.
     turned_away: AtomicU64,
-    pub(super) overrides: Table,
+    pub(super) overrides: OverrideTable,
 }
 
 /// The hashes of the names of a request's buckets.
@@ -125,7 +125,7 @@ impl MemoryStore {
             to_sweep: AtomicUsize::new(0),
             swept_us: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
-            overrides: Table::default(),
+            overrides: OverrideTable::default(),
         }
     }
 

@@ -111,7 +111,7 @@ pub(crate) struct OverrideChange {
 
 /// Overrides in this process.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct OverrideTable {
     held: Mutex<(u64, HashMap<String, TimedOverride>)>,
 }
 
@@ -220,7 +220,7 @@ impl Names {
     }
 }
 
-impl Table {
+impl OverrideTable {
     fn set(&self, field: &str, set: &Override, when: SetWhen) -> Result<Option<OverrideChange>, StoreError> {
         let mut held = self.held.lock();
         held.1.retain(|_, (_, until)| until.is_none_or(|until| until > Now::now()));

@@ -76,7 +76,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 pub struct Call {
     /// Counts this process's calls, to name leases by.
     number: u64,
-    buckets: Vec<Bucket>,
+    buckets: Vec<CallBucket>,
     /// The index of each bucket, by its name.
     places: HashTable<usize>,
     steps: Vec<CallStep>,
@@ -148,7 +148,7 @@ impl ScriptReply {
 
 /// A bucket of a call, held to one quota. With another quota it has another place, and another index in KEYS.
 #[derive(Debug)]
-struct Bucket {
+struct CallBucket {
     name: Bytes,
     hash: u64,
     quota: Quota,
@@ -275,7 +275,7 @@ impl Call {
     fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
         let CallStep::Group { asked, .. } = &self.steps[step] else { return false };
         let is_same = |((place, cost, shadow), charge): (&(usize, i64, bool), &Charge)| {
-            let Bucket { name, quota, .. } = &self.buckets[*place];
+            let CallBucket { name, quota, .. } = &self.buckets[*place];
             (name, *quota, *cost, *shadow)
                 == (&charge.bucket, charge.quota, i64::from(charge.cost), charge.shadow)
         };
@@ -296,7 +296,7 @@ impl Call {
                 let place = buckets.len();
                 vacant.insert(place);
                 let (name, first) = (bucket.clone(), steps.len());
-                buckets.push(Bucket { name, hash, quota, key: place, variant: None, steps: 0, first });
+                buckets.push(CallBucket { name, hash, quota, key: place, variant: None, steps: 0, first });
                 place
             }
         }
@@ -312,8 +312,9 @@ impl Call {
             last = place;
         }
         let (place, first) = (self.buckets.len(), self.steps.len());
-        let Bucket { name, hash, .. } = &self.buckets[key];
-        let variant = Bucket { name: name.clone(), hash: *hash, quota, key, variant: None, steps: 0, first };
+        let CallBucket { name, hash, .. } = &self.buckets[key];
+        let variant =
+            CallBucket { name: name.clone(), hash: *hash, quota, key, variant: None, steps: 0, first };
         self.buckets.push(variant);
         self.buckets[last].variant = Some(place);
         self.has_variants = true;
@@ -609,7 +610,7 @@ impl Call {
     /// Returns the leases of the `turn`-th request of a group, whose bucket had leased so many to earlier groups. There are none
     /// unless the bucket counts requests in flight.
     fn leases(&self, place: usize, cost: i64, turn: u64, leased: u64) -> impl Iterator<Item = Lease> {
-        let Bucket { name, quota, .. } = &self.buckets[place];
+        let CallBucket { name, quota, .. } = &self.buckets[place];
         let (cost, call) = (cost.max(0) as u64, self.number);
         let before = leased.saturating_add(turn.saturating_mul(cost));
         let most = if quota.algorithm == Algorithm::Concurrency { cost } else { 0 };

@@ -81,14 +81,14 @@ struct Queue {
     /// In the order of their ids. Boxed, since those behind one that leaves or joins move.
     waiters: VecDeque<Box<Waiter>>,
     /// The room of the first of them, as far as it is known.
-    rooms: VecDeque<Room>,
+    rooms: VecDeque<WaiterRoom>,
     /// A call is made for some of them.
     is_asking: bool,
     look_again_at: Option<Instant>,
 }
 
 /// The room of a waiter.
-struct Room {
+struct WaiterRoom {
     /// The time of room for it and for those ahead of it, and not before theirs.
     free_at: Instant,
     /// The permits that it and those ahead of it take, and those that were ahead of them.
@@ -466,7 +466,7 @@ impl Queue {
                 let start = self.start();
                 let last = self.rooms.partition_point(|room| room.taken - start < excess);
                 match self.rooms.get(last) {
-                    Some(Room { free_at, taken }) => {
+                    Some(WaiterRoom { free_at, taken }) => {
                         *free_at + Duration::from_micros(back_in_us(quota, permits.abs_diff(taken - start)))
                     }
                     None if are_known || ahead < excess => return RoomEstimate::Never,
@@ -486,7 +486,7 @@ impl Queue {
     fn note_room(&mut self, free_at: Instant) {
         let cost = self.waiters[self.rooms.len()].awaited.cost();
         let taken = self.rooms.back().map_or(0, |room| room.taken) + cost;
-        self.rooms.push_back(Room { free_at, taken });
+        self.rooms.push_back(WaiterRoom { free_at, taken });
     }
 
     /// Returns the permits that were taken before those of the first waiter.

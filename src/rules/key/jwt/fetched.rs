@@ -15,7 +15,7 @@ use tokio::{
 };
 use tollgate_limiter::metrics::{CountsByWord, Page};
 
-use super::Key;
+use super::VerificationKey;
 use crate::config::{self, JwksUrl, JwtKey};
 
 /// The shortest time between two fetches for unknown key IDs, which any client can invent.
@@ -33,7 +33,7 @@ pub(crate) struct FetchedKeys {
     url: Arc<JwksUrl>,
     /// `None` until the first fetch has succeeded.
     current: ArcSwapOption<KeySet>,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<FetchProgress>,
     wanted: Notify,
     /// True if another configuration has replaced the one of these keys.
     is_retired: AtomicBool,
@@ -44,12 +44,12 @@ pub(crate) struct FetchedKeys {
 #[derive(Debug)]
 struct KeySet {
     published: Vec<JwtKey>,
-    keys: Arc<Vec<Key>>,
+    keys: Arc<Vec<VerificationKey>>,
 }
 
 /// The progress of fetches.
 #[derive(Debug, Default)]
-struct Progress {
+struct FetchProgress {
     /// The number of fetches that have ended.
     ended: u64,
     /// True while a fetch is in flight, or is about to begin.
@@ -69,7 +69,7 @@ impl FetchedKeys {
             settings: settings.clone(),
             url: url.clone(),
             current: ArcSwapOption::empty(),
-            progress: watch::Sender::new(Progress { is_running: true, ..Progress::default() }),
+            progress: watch::Sender::new(FetchProgress { is_running: true, ..FetchProgress::default() }),
             wanted: Notify::new(),
             is_retired: AtomicBool::new(false),
             fetches: before
@@ -87,7 +87,7 @@ impl FetchedKeys {
     }
 
     /// Returns the keys. `None` if none were fetched yet.
-    pub(super) fn keys(&self) -> Option<Arc<Vec<Key>>> {
+    pub(super) fn keys(&self) -> Option<Arc<Vec<VerificationKey>>> {
         self.current.load().as_ref().map(|set| set.keys.clone())
     }
 
@@ -95,7 +95,8 @@ impl FetchedKeys {
     pub(crate) fn install(&self, published: Vec<JwtKey>) -> bool {
         let is_same = self.current.load().as_ref().is_some_and(|set| set.published == published);
         if !is_same {
-            let keys = Arc::new(published.iter().map(|key| Key::new(&self.settings, key)).collect());
+            let keys =
+                Arc::new(published.iter().map(|key| VerificationKey::new(&self.settings, key)).collect());
             self.current.store(Some(Arc::new(KeySet { published, keys })));
         }
         !is_same
@@ -152,8 +153,11 @@ impl FetchedKeys {
         self.progress.send_if_modified(|progress| {
             let is_due = progress.wanted_at.is_none_or(|at| at.elapsed() >= PAUSE);
             if is_key_unknown && is_due && !progress.is_running {
-                *progress =
-                    Progress { is_running: true, wanted_at: Some(Instant::now()), ended: progress.ended };
+                *progress = FetchProgress {
+                    is_running: true,
+                    wanted_at: Some(Instant::now()),
+                    ended: progress.ended,
+                };
                 self.wanted.notify_one();
             }
             seen = progress.is_running.then_some(progress.ended);

@@ -131,11 +131,11 @@ async fn look(
 }
 
 /// The places of a slot's charges among the request's.
-type Share = SmallVec<[usize; 2]>;
+type SlotCharges = SmallVec<[usize; 2]>;
 
 /// The charges to make that shadow, or those that don't, slot by slot.
-fn shares(charges: &Charges, shadow: bool) -> Vec<Share> {
-    let mut shares: Vec<(u16, Share)> = Vec::new();
+fn shares(charges: &Charges, shadow: bool) -> Vec<SlotCharges> {
+    let mut shares: Vec<(u16, SlotCharges)> = Vec::new();
     let is_made = |place: usize| charges[place].shadow == shadow && !total_of(charges, place).only_looks;
     for (place, charge) in charges.iter().enumerate().filter(|(place, _)| is_made(*place)) {
         let slot = slot_of(&charge.bucket);
@@ -150,7 +150,7 @@ fn shares(charges: &Charges, shadow: bool) -> Vec<Share> {
 async fn take_share<'s>(
     store: &'s RedisStore,
     charges: &Charges,
-    share: &Share,
+    share: &SlotCharges,
     deadline: Instant,
 ) -> Result<HeldShare<'s>, StoreError> {
     let asked: Charges = share.iter().map(|place| charges[*place].clone()).collect();
@@ -159,7 +159,7 @@ async fn take_share<'s>(
     Ok(HeldShare { store, charges: asked, decision, is_kept: false })
 }
 
-fn enter((decision, times): &mut TimedDecision, share: &Share, part: &Decision) {
+fn enter((decision, times): &mut TimedDecision, share: &SlotCharges, part: &Decision) {
     decision.time_us = if decision.time_us == 0 { part.time_us } else { decision.time_us.min(part.time_us) };
     for (place, outcome) in share.iter().zip(&part.outcomes) {
         (decision.outcomes[*place], times[*place]) = (*outcome, part.time_us);

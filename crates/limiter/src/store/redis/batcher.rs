@@ -92,7 +92,7 @@ pub(super) struct Batcher {
     connection: ArcSwap<Connection>,
     pub(super) timeouts: Timeouts,
     pub(super) silence: Silence,
-    queue: Mutex<Queue>,
+    queue: Mutex<BatchQueue>,
     calls: Semaphore,
     /// The places for parts of a refused call, each of which also takes one of the `calls`.
     parts: Semaphore,
@@ -119,7 +119,7 @@ impl Drop for Batcher {
 
 /// A plain lock: held to push or to cut a batch, never across an await.
 #[derive(Default)]
-struct Queue {
+struct BatchQueue {
     lanes: BTreeMap<Lane, Waitlist>,
     /// In all lanes.
     waiting: usize,
@@ -536,7 +536,7 @@ impl Batcher {
     /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
     fn next_batch(&self, turn: &mut SendTurn<'_>, now: Instant) -> Option<(Vec<Waiting>, Call)> {
         let mut queue = self.queue.lock();
-        let Queue { lanes, waiting } = &mut *queue;
+        let BatchQueue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
         let most = match turn.lane.mode {
             SendMode::Together | SendMode::OfKind(_) => CALL_OPERATIONS,
