@@ -12,7 +12,7 @@ use super::{
     body::{Body, Fault},
 };
 
-/// Returns the response to a request.
+/// Returns the response to a request: a line of JSON.
 pub(super) async fn answer(request: Request<Body>) -> Result<Response<Body>, Failure> {
     let (parts, mut body) = request.into_parts();
     // The body is only counted, since echoing an endless body would need endless memory.
@@ -37,7 +37,7 @@ pub(super) async fn answer(request: Request<Body>) -> Result<Response<Body>, Fai
         "headers": Value::Object(headers),
         "body_bytes": body_bytes,
     });
-    let mut response = Response::new(Body::Whole(Some(described.to_string().into())));
+    let mut response = Response::new(Body::Whole(Some(format!("{described}\n").into())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

@@ -138,7 +138,8 @@ pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
     }
 }
 
-/// Returns a problem (RFC 9457, section 3). It is written without a serializer, because refusals come in floods.
+/// Returns a problem (RFC 9457, section 3) as a line of its own, for those who read it in a terminal. It is written without a
+/// serializer, because refusals come in floods.
 ///
 /// # Examples
 ///
@@ -147,7 +148,7 @@ pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
 /// use tollgate_limiter::response;
 ///
 /// let problem = response::problem(StatusCode::NOT_FOUND, "no-route", &"no route matches `/`", None);
-/// assert!(problem.ends_with(r#""status":404,"code":"no-route","detail":"no route matches `/`"}"#));
+/// assert!(problem.trim_end().ends_with(r#""status":404,"code":"no-route","detail":"no route matches `/`"}"#));
 /// ```
 pub fn problem(
     status: StatusCode,
@@ -178,7 +179,7 @@ pub fn problem(
         escape(&mut body, start);
         body.push('"');
     }
-    body.push('}');
+    body.push_str("}\n");
     body
 }
 
