@@ -249,7 +249,7 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, &dyn fmt::Display) {
         Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
         Failure::Unresolved => (StatusCode::BAD_GATEWAY, "upstream-unresolved"),
         Failure::Tls(_) => (StatusCode::BAD_GATEWAY, "upstream-tls"),
-        Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
+        Failure::Broken(_) | Failure::Unfinished(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
         Failure::Request(Fault::TooSlow) => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
         Failure::Request(Fault::TooLarge) => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),

@@ -44,12 +44,13 @@ pub enum Body {
 /// An error of a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Returns a frame to be forwarded. If it has trailers, `clean` removes those that must not be forwarded.
+/// Returns a frame to be forwarded. If it has trailers, `clean` removes those that must not be forwarded. HAProxy ends an HTTP/2
+/// connection, and with it the requests of others, for trailers without a field.
 fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
             clean(&mut trailers);
-            Frame::trailers(trailers)
+            if trailers.is_empty() { Frame::data(Bytes::new()) } else { Frame::trailers(trailers) }
         }
         Err(data) => data,
     }

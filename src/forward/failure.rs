@@ -24,6 +24,8 @@ pub enum Failure {
     ConnectTimeout,
     /// The connection broke before the response, or the response isn't HTTP.
     Broken(BoxError),
+    /// The same while the rest of the request was awaited: servers close connections of clients that are too slow for them.
+    Unfinished(BoxError),
     /// The response switches protocols although the request didn't ask for it.
     Switched,
     /// The client's request body failed; the server isn't at fault.
@@ -36,13 +38,14 @@ pub enum Failure {
 
 impl Failure {
     /// The names in metrics of the causes that concern a single server.
-    pub const KINDS: [&str; 12] = [
+    pub const KINDS: [&str; 13] = [
         "busy",
         "unreachable",
         "unresolved",
         "tls",
         "connect_timeout",
         "broken",
+        "request_unfinished",
         "switched",
         "request_timeout",
         "request_too_large",
@@ -66,6 +69,7 @@ impl Failure {
             Self::Tls(_) => "tls",
             Self::ConnectTimeout => "connect_timeout",
             Self::Broken(_) => "broken",
+            Self::Unfinished(_) => "request_unfinished",
             Self::Switched => "switched",
             Self::Request(Fault::TooSlow) => "request_timeout",
             Self::Request(Fault::TooLarge) => "request_too_large",
@@ -88,6 +92,9 @@ impl fmt::Display for Failure {
             Self::Tls(_) => "the TLS handshake with the upstream failed",
             Self::ConnectTimeout => "connecting to the upstream took too long",
             Self::Broken(_) => "no valid response from the upstream",
+            Self::Unfinished(_) => {
+                "no valid response from the upstream, which did not have the whole request yet"
+            }
             Self::Switched => "the upstream switched protocols without being asked",
             Self::ResponseTimeout => "the upstream took too long to answer",
             Self::ExchangeTimeout => "the request took longer than its route allows",
@@ -106,7 +113,7 @@ impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Unreachable(cause) | Self::Tls(cause) => Some(cause),
-            Self::Broken(cause) => Some(&**cause),
+            Self::Broken(cause) | Self::Unfinished(cause) => Some(&**cause),
             _ => None,
         }
     }
@@ -124,9 +131,9 @@ impl From<Fault> for Failure {
 }
 
 impl Failure {
-    /// Returns true if the client caused the failure.
+    /// Returns true if the client caused the failure, or may have.
     pub fn is_of_client(&self) -> bool {
-        matches!(self, Self::Request(_))
+        matches!(self, Self::Request(_) | Self::Unfinished(_))
     }
 
     /// Returns true if an HTTP/2 server has reset only this request, with PROTOCOL_ERROR. Servers do that with requests that they

@@ -343,10 +343,12 @@ fn members(servers: &[Weighted], known: &[Member], connector: &Arc<Connector>) -
     members
 }
 
-/// Returns the failure of a request whose server can't have answered before it had the request: then the client was slow.
+/// Returns the failure of a request whose server didn't have the whole request, as the client was slow.
 fn blame(failure: Failure, upload: Option<&Progress>) -> Failure {
     match failure {
-        Failure::ExchangeTimeout if upload.is_some_and(Progress::awaits_client) => Fault::TooSlow.into(),
+        failure if !upload.is_some_and(Progress::awaits_client) => failure,
+        Failure::ExchangeTimeout => Fault::TooSlow.into(),
+        Failure::Broken(cause) => Failure::Unfinished(cause),
         failure => failure,
     }
 }

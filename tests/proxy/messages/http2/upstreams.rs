@@ -233,6 +233,32 @@ fn trailers_go_on_without_what_would_change_the_head() {
     });
 }
 
+/// HAProxy ends a connection, and with it the requests of others, for trailers without a field.
+#[test]
+fn a_body_whose_trailers_all_stay_behind_ends_without_any() {
+    let (seen, ends) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        server.next_of(HEADERS);
+        while let Some(frame) = server.next() {
+            if matches!(frame.kind, HEADERS | DATA) && frame.ends_stream() {
+                seen.send(frame.kind).unwrap();
+                server.send(HEADERS, END_HEADERS, 1, &fields(&[(":status", "200")]));
+                server.send(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&[("content-length", "9")]));
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut client = Frames::connect(gateway.address());
+    client.send(HEADERS, END_HEADERS, 1, &fields(&request("POST", &[])));
+    client.send(DATA, 0, 1, b"hi");
+    client.send(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&[("content-length", "2")]));
+    assert_eq!(ends.recv_timeout(PATIENCE).unwrap(), DATA);
+    client.next_of(HEADERS);
+    let end = client.next_of(DATA);
+    assert!(end.ends_stream() && end.payload.is_empty());
+}
+
 #[test]
 fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
     let trailers = [("x-sum", "7"), ("content-length", "9"), ("set-cookie", "a=b"), ("content-type", "x")];
