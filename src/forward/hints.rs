@@ -2,7 +2,8 @@
 //! client.
 //!
 //! Only HTTP/1.1 clients get them: HTTP/1.0 has no interim responses, and hyper's server can't send them in
-//! HTTP/2. A 100 of the upstream isn't forwarded, since the gateway answers `Expect` itself.
+//! HTTP/2. A 100 of the upstream isn't forwarded, since the gateway answers `Expect` itself; nor is 101, which would end HTTP
+//! towards the client, and which HTTP/2 doesn't have (RFC 9113, section 8.6).
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub const HINTS_MOST: usize = 100;
 const HEAD_BYTES: usize = 256;
 
 /// Forwards interim responses to the client of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hints {
     client: Interim,
     /// The response edits of the request's route.
@@ -43,7 +44,7 @@ impl Hints {
     /// Forwards an interim response, without hop-by-hop fields and Content-Length.
     pub fn forward(&self, hint: Response<Spelt>) {
         let (mut parts, spelling) = hint.into_parts();
-        if parts.status == StatusCode::CONTINUE {
+        if matches!(parts.status, StatusCode::CONTINUE | StatusCode::SWITCHING_PROTOCOLS) {
             return;
         }
         headers::towards_client(&mut parts.headers);

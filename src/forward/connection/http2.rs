@@ -16,14 +16,15 @@ use http_body::Body as HttpBody;
 use hyper::{
     Method, Request, Response, Uri, Version,
     header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE},
-    http::uri::{Authority, Scheme},
+    http::uri::{Authority, PathAndQuery, Scheme},
 };
+use percent_encoding::{CONTROLS, utf8_percent_encode};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
 
 use crate::config::ServerUrl;
-use crate::forward::{Failure, body::Body, connector::CountedConnection, retry};
+use crate::forward::{Failure, body::Body, connector::CountedConnection, hints::Hints, retry};
 
 use super::{
     RESPONSE_BUFFER, Unanswered,
@@ -152,6 +153,7 @@ impl Http2 {
         stream: SendStream<Bytes>,
         body: Body,
     ) -> Result<Response<h2::RecvStream>, h2::Error> {
+        let response = behind_hints(response, body.hints().cloned());
         if body.is_end_stream() {
             return response.await;
         }
@@ -256,6 +258,19 @@ impl SendingBody {
     }
 }
 
+/// Waits for a response, and forwards the interim ones before it.
+async fn behind_hints(
+    mut response: ResponseFuture,
+    hints: Option<Hints>,
+) -> Result<Response<h2::RecvStream>, h2::Error> {
+    if let Some(hints) = hints {
+        while let Some(Ok(hint)) = poll_fn(|context| response.poll_informational(context)).await {
+            hints.forward(hint.map(|()| None));
+        }
+    }
+    response.await
+}
+
 /// Puts a request into the form of HTTP/2, with the host in the target (RFC 9113, section 8.3.1).
 fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     *request.version_mut() = Version::HTTP_2;
@@ -276,5 +291,15 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
+    parts.path_and_query = parts.path_and_query.map(ascii);
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Returns a target without letters beyond ASCII. URLs have none (RFC 3986), and Hypercorn stops to serve an HTTP/2 connection for one.
+fn ascii(target: PathAndQuery) -> PathAndQuery {
+    if target.as_str().is_ascii() {
+        return target;
+    }
+    let escaped = utf8_percent_encode(target.as_str(), CONTROLS).to_string();
+    escaped.try_into().unwrap_or(target)
 }

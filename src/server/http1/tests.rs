@@ -245,6 +245,6 @@ async fn an_invalid_request_is_answered_and_the_rest_discarded() {
         client.stream.shutdown().await.unwrap();
         let received = client.rest().await;
         assert_eq!(answers(&received), [(status, "", "")], "{received:?}");
-        assert!(received.contains("\r\nconnection: close\r\n") && received.ends_with('}'), "{received:?}");
+        assert!(received.contains("\r\nconnection: close\r\n") && received.ends_with("}\n"), "{received:?}");
     }
 }

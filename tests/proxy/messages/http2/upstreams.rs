@@ -286,13 +286,16 @@ fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
     assert_eq!(String::from_utf8(client.rest()).unwrap(), "2\r\nup\r\n0\r\nx-sum: 7\r\n\r\n");
 }
 
+/// Of what comes before a response, clients of HTTP/1.1 get all but 100 and 101.
 #[test]
-fn what_comes_before_an_answer_stays_behind() {
-    let early = |status| (HEADERS, END_HEADERS, fields(&[(":status", status), ("link", "</a>")]));
+fn hints_go_to_clients_of_http_1() {
+    let early =
+        |status| (HEADERS, END_HEADERS, fields(&[(":status", status), ("link", "</a>"), ("x-own", "1")]));
     let gateway = answering(&[
         early("100"),
         early("103"),
-        early("103"),
+        early("101"),
+        early("199"),
         (HEADERS, END_HEADERS, fields(&[(":status", "200")])),
         (DATA, END_STREAM, b"up".to_vec()),
     ]);
@@ -300,8 +303,15 @@ fn what_comes_before_an_answer_stays_behind() {
     client.ask(1, &request("GET", &[]));
     let told = client.told(1);
     assert_eq!((told.status, told.end, told.text().as_str()), (200, End::Whole, "up"));
-    let answer = gateway.get("/");
-    assert_eq!((answer.status, answer.header("link"), answer.text().as_str()), (200, None, "up"));
+    for method in ["GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\nContent-Length: 2\r\n"] {
+        let mut client = gateway.client();
+        client.send(format!("{method}Host: a\r\nConnection: close\r\n\r\nhi").as_bytes());
+        let rest = String::from_utf8(client.rest()).unwrap();
+        let (hints, answer) = rest.split_at(rest.find("HTTP/1.1 200").expect("a response"));
+        let told = "link: </a>\r\nx-own: 1\r\n\r\n";
+        assert_eq!(hints, format!("HTTP/1.1 103 Early Hints\r\n{told}HTTP/1.1 199 \r\n{told}"));
+        assert!(!answer.contains("link") && answer.contains("\r\n\r\n2\r\nup\r\n"), "{answer}");
+    }
 }
 
 /// Answers in flight on the connection break off with it, and others come by a new one.
@@ -345,7 +355,9 @@ fn hints_of_many_requests_are_no_flood() {
     let gateway = answering(&answer);
     let mut client = gateway.client();
     for _ in 0..300 {
-        assert_eq!(client.get("/").text(), "up");
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        (0..20).for_each(|_| assert_eq!(client.head().status, 103));
+        assert_eq!(client.answer().text(), "up");
     }
 }
 
