@@ -1,7 +1,7 @@
 //! The streams of an HTTP/2 connection to a server.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -32,6 +32,10 @@ const CANCELLED_MOST: usize = 100;
 /// The most requests that can be cancelled on an HTTP/2 connection.
 pub(super) const CANCELLED_IN_ALL: usize = CANCELLED_MOST + AT_A_TIME_MOST;
 
+/// The number of requests after which an HTTP/2 connection gets no new ones. nginx ends a connection at once with the 1,000th, and what is
+/// then on its way there is lost, unless it may be sent again.
+const REQUESTS_MOST: usize = 1_000 - AT_A_TIME_MOST;
+
 /// The streams of an HTTP/2 connection.
 #[derive(Debug, Default)]
 pub(super) struct Http2Streams {
@@ -43,11 +47,13 @@ pub(super) struct Http2Streams {
     pub(super) is_closed: AtomicBool,
     /// Notified when one of these changes.
     pub(super) changed: Notify,
-    /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled. No new
-    /// requests are then sent on it.
+    /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled or sent. No
+    /// new requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
     /// The number of requests whose body waits for room at the server. It may need all the room of the connection.
     blocked: AtomicUsize,
+    /// The number of requests that were sent.
+    sent: AtomicUsize,
     /// The number of requests that were given up before their response had ended.
     cancelled: AtomicUsize,
     /// The time of the first request since anything was read. `None` if there is none.
@@ -56,7 +62,7 @@ pub(super) struct Http2Streams {
     heads_left: AtomicUsize,
     /// The bodies of responses.
     pub(super) received: ReceivedBodies,
-    /// Counts the connection until it has many cancelled requests, or its last handle is dropped. It is closed soon after.
+    /// Counts the connection until it has many requests, or many cancelled ones, or its last handle is dropped. It is closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
 
@@ -86,6 +92,15 @@ impl Http2Streams {
         let most = self.lent.load(Relaxed) + HINTS_RESERVE;
         let more = |left: usize| Some((left + 1 + HINTS_MOST).min(most));
         let _ = self.heads_left.fetch_update(Relaxed, Relaxed, more);
+        if self.sent.fetch_add(1, Relaxed) + 1 >= REQUESTS_MOST {
+            self.retire();
+        }
+    }
+
+    /// Sends no new requests on the connection. It no longer counts: otherwise a client could use up all with one slow request on each.
+    fn retire(&self) {
+        self.is_suspect.store(true, Relaxed);
+        drop(mem::take(&mut *self.counted.lock()));
     }
 
     /// Records that response heads have arrived.
@@ -158,12 +173,8 @@ impl Drop for Http2Handle {
         let streams = &self.streams;
         let has_enough =
             !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= CANCELLED_MOST;
-        if has_enough {
-            streams.is_suspect.store(true, Relaxed);
-        }
-        // A connection that ends so no longer counts: otherwise a client could use up all with one slow request on each.
         if streams.lent.fetch_sub(1, Relaxed) == 1 || has_enough {
-            drop(std::mem::take(&mut *streams.counted.lock()));
+            streams.retire();
         }
     }
 }

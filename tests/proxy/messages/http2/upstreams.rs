@@ -537,6 +537,33 @@ fn what_a_server_that_goes_away_leaves_is_sent_on_a_new_connection() {
     }
 }
 
+/// nginx sends GOAWAY with the 1,000th request of a connection, and a request with a body can't be sent again.
+#[test]
+fn a_connection_is_left_before_servers_end_it_for_the_number_of_requests() {
+    const ACCEPTED: u32 = 1_000;
+    let upstream = WireUpstream::start(|wire| {
+        let mut server = Frames::accept(wire);
+        let answer = fields(&[(":status", "204")]);
+        while let Some(frame) = server.next() {
+            let number = frame.stream.div_ceil(2);
+            if matches!(frame.kind, HEADERS | DATA) && frame.ends_stream() && number <= ACCEPTED {
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+            }
+            if frame.kind == HEADERS && number == ACCEPTED {
+                server.send(GOAWAY, 0, 0, &[frame.stream, NO_ERROR].map(u32::to_be_bytes).concat());
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut clients = [(); 48].map(|()| gateway.client());
+    for round in 0..30 {
+        clients.iter_mut().for_each(|client| {
+            client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+        });
+        clients.iter_mut().for_each(|client| assert_eq!(client.answer().status, 204, "{round}"));
+    }
+}
+
 /// Has clients cancel requests, as many at a time, each of which the upstream has seen.
 fn cancel(gateway: &Gateway, requests: &mpsc::Receiver<()>, clients: u32, at_a_time: u32) {
     for _ in 0..clients {
