@@ -16,8 +16,8 @@ use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
 
 use super::received::ReceivedBodies;
 
-/// The silence after which an HTTP/2 connection seems dead to a request that is given up. A route's timeout may be much shorter than
-/// the one of responses.
+/// The silence after which an HTTP/2 connection gets no new requests meanwhile, and seems dead to a request that is given up. PINGs would
+/// tell sooner, but gRPC servers close connections that send them every few seconds.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 
 /// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
@@ -67,16 +67,21 @@ pub(super) struct Http2Streams {
 }
 
 impl Http2Streams {
-    /// Returns another handle, unless there are as many requests as the connection may have at a time, or another request would have no
-    /// room.
+    /// Returns another handle, unless there are as many requests as the connection may have at a time, another request would have no
+    /// room, or the connection is silent.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Arc<Http2Handle>> {
-        if self.blocked.load(Relaxed) > 0 {
+        if self.blocked.load(Relaxed) > 0 || self.is_silent() {
             return None;
         }
         let most = self.most.load(Relaxed).min(AT_A_TIME_MOST);
         let more = |lent| (lent <= most).then_some(lent + 1);
         self.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(Http2Handle::new(self.clone()))
+    }
+
+    /// Returns true if nothing has been read since a request for [`SILENCE_MOST`]. Anything that arrives ends the silence.
+    fn is_silent(&self) -> bool {
+        self.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST)
     }
 
     /// Records the number of streams that the server allows. A server may change it at any time.
@@ -117,7 +122,7 @@ impl Http2Streams {
 }
 
 /// A request whose response is awaited. If it is given up when the connection has been silent for [`SILENCE_MOST`], the connection
-/// gets no more requests. PINGs would tell sooner, but gRPC servers close connections that send them every few seconds.
+/// gets no more requests.
 pub(super) struct AwaitedResponse<'s>(&'s Http2Streams);
 
 impl<'s> AwaitedResponse<'s> {
@@ -129,8 +134,7 @@ impl<'s> AwaitedResponse<'s> {
 
 impl Drop for AwaitedResponse<'_> {
     fn drop(&mut self) {
-        // A response that has arrived has ended the silence.
-        if self.0.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST) {
+        if self.0.is_silent() {
             self.0.is_suspect.store(true, Relaxed);
         }
     }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use tollgate_limiter::key::credentials::{
-    BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
+    BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme, usual,
 };
 
 use super::readings::{
@@ -24,7 +24,16 @@ const SHORTEST_WITHIN_WORD: usize = 16;
 /// known, or none, may also be one that the server doesn't look at: then the rest is read as a bearer's token, too. Of
 /// several words, which RFC 9110 doesn't allow, the first, the last and the one behind the first space may be the token. A
 /// parameter isn't: it may be the same for many clients. The base64 of Basic may be without padding, or in the other alphabet.
+/// BlackSheep decodes escapes.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
+    let mut readings = undecoded(sent)?;
+    if let Cow::Owned(decoded) = percent_decoded(sent) {
+        readings.add(usual(&decoded).into_owned())?;
+    }
+    Ok(readings)
+}
+
+fn undecoded(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     if is_usual(sent) {
         return Ok(Readings::one(sent));
     }
@@ -370,8 +379,6 @@ pub(super) fn encoded(decoded: &[u8]) -> Vec<u8> {
 mod tests {
     use std::borrow::Cow;
 
-    use tollgate_limiter::key::credentials::usual;
-
     use super::{super::readings::combinations, *};
 
     fn read(sent: &str) -> Vec<String> {
@@ -463,6 +470,14 @@ mod tests {
             ("Token k1", &["Token k1", "Bearer k1"]),
             ("token k1", &["token k1", "Bearer k1"]),
             ("Basic k1", &["Basic k1", "Basic wpM6", "Bearer k1"]),
+            // Escapes
+            ("Bearer %6b1", &["Bearer %6b1", "Bearer k1"]),
+            ("k%20x", &["k%20x", "Bearer k%20x", "k x"]),
+            ("bearer%20k1", &["bearer%20k1", "Bearer bearer%20k1", "Bearer 20k1", "Bearer k1"]),
+            (
+                "Basic az%456cHc=",
+                &["Basic az%456cHc=", "Basic az45w6nDgcOcOg==", "Bearer az%456cHc=", "Basic azE6cHc="],
+            ),
             // Several words
             ("Bearer k1 x", &["Bearer k1 x", "Bearer k1", "Bearer x"]),
             ("Bearer x Bearer k1", &["Bearer x Bearer k1", "Bearer k1", "Bearer x"]),

@@ -537,6 +537,36 @@ fn what_a_server_that_goes_away_leaves_is_sent_on_a_new_connection() {
     }
 }
 
+/// A server may have stopped to serve a connection that it leaves open. The requests on it learn of that by the response timeout.
+#[test]
+fn a_silent_connection_gets_no_new_requests() {
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let number = wire.number;
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                seen.send(number).unwrap();
+            }
+        }
+    });
+    let keys = "http2 = true\ntimeouts = { response = \"1h\" }";
+    let gateway =
+        Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], keys)));
+    // Fewer than a connection may have at a time.
+    let mut clients = Vec::new();
+    while clients.len() < 90 {
+        let mut client = gateway.client();
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        clients.push(client);
+        if requests.recv_timeout(PATIENCE).unwrap() > 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("all requests went to the silent connection");
+}
+
 /// nginx sends GOAWAY with the 1,000th request of a connection, and a request with a body can't be sent again.
 #[test]
 fn a_connection_is_left_before_servers_end_it_for_the_number_of_requests() {
