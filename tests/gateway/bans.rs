@@ -39,6 +39,13 @@ fn breach(gateway: &Gateway, user: &str, refusals: usize) {
     }
 }
 
+/// Returns the number of refusals of this origin.
+fn refusals_by(gateway: &Gateway, origin: &str) -> f64 {
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    let series = format!("tollgate_decisions_total{{limit=\"l\",outcome=\"refused\",origin=\"{origin}\"}}");
+    Metrics::scrape(admin.lines().next().unwrap()).of(&series)
+}
+
 #[test]
 fn a_key_that_is_refused_too_often_is_banned() {
     let redis = Redis::start();
@@ -95,9 +102,7 @@ fn refusals_are_counted_per_gateway() {
     }
     assert_eq!(redis.keys("*:ban:*").len(), 2);
     wait_until("the third refusal by one gateway is a breach", || is_banned(&of(&one, "eve")));
-    let (_, admin) = one.greeting().split_once("dashboard: http://").unwrap();
-    let local = "tollgate_decisions_total{limit=\"l\",outcome=\"refused\",origin=\"local_refusal\"}";
-    assert!(Metrics::scrape(admin.lines().next().unwrap()).of(local) > 0.0);
+    assert!(refusals_by(&one, "local_refusal") > 0.0);
 }
 
 #[test]
@@ -183,6 +188,23 @@ fn a_ban_ends_when_it_said() {
         }
         sleep(latest.saturating_duration_since(Instant::now()));
         assert!(is_over || of(&gateway, "eve").status == 200);
+    }
+}
+
+/// A limit may be full for longer than a ban lasts.
+#[test]
+fn a_ban_says_when_the_limit_has_room_if_that_is_later() {
+    let keys = BANNING.replace("2/min", "2/2h").replace("1h\" }", "1m\" }");
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway =
+            Gateway::start(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{store}{}", limit_all(&keys)));
+        assert_eq!([of(&gateway, "eve").status, of(&gateway, "eve").status], [200, 200]);
+        wait_until("eve is banned", || {
+            assert!(of(&gateway, "eve").retry_after_ms() > NEARLY_AN_HOUR);
+            refusals_by(&gateway, "ban") > 0.0
+        });
+        assert!(of(&gateway, "eve").retry_after_ms() > NEARLY_AN_HOUR);
     }
 }
 

@@ -119,15 +119,19 @@ impl<'r> ChargedAsk<'r> {
         Standing::new(self.ask, self.charge().quota, outcome, origin)
     }
 
-    /// Adds its standing to those of the others. A ban replaces the standing of its key, before which it comes, and says
-    /// nothing if there is none.
+    /// Adds its standing to those of the others. A ban replaces the standing of its key, which comes before it, and says
+    /// nothing if there is none. The longer delay of both is that of the key.
     pub(super) fn stand(&self, outcome: Outcome, origin: Origin, standings: &mut Standings) {
         match self.banned_from {
             None => standings.push(self.standing(outcome, origin)),
             Some(_) if outcome.delay_us == Some(0) => {}
             Some(quota) => {
-                if standings.last().is_some_and(|standing| standing.is_of(self.ask)) {
-                    standings.pop();
+                let mut outcome = outcome;
+                if standings.last().is_some_and(|standing| standing.is_of(self.ask))
+                    && let Some(own) = standings.pop()
+                {
+                    outcome.delay_us =
+                        outcome.delay_us.zip(own.outcome.delay_us).map(|(ban, own)| ban.max(own));
                 }
                 standings.push(Standing::new(self.ask, quota, outcome, Origin::Ban));
             }
