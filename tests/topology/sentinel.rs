@@ -9,7 +9,7 @@ use crate::{
         load::Load,
         redis::{
             Redis,
-            sentinel::{SERVICE, Sentinels},
+            sentinel::{SERVICE, Sentinel, Sentinels},
         },
         wait_until,
     },
@@ -69,6 +69,34 @@ fn a_planned_failover_that_no_message_tells_of_is_noticed() {
         ask(&gateway, &other) == 200 && sentinels.servers[1].keys(&format!("*{other}*")).len() == 1
     });
     assert_eq!(sentinels.servers[0].info("role"), "master");
+}
+
+/// A Sentinel that is cut off from the others goes on naming the old primary, if that lives on.
+#[test]
+fn a_sentinel_that_has_missed_a_failover_is_not_believed_for_long() {
+    let sentinels = Sentinels::start();
+    let [old, new] = &sentinels.servers;
+    // Sentinels can't have it follow the new primary, nor learn of others by it.
+    old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof", "-publish"]);
+    let stale = Sentinel::start(old.port());
+    sentinels.fail_over();
+    wait_until("the replica is a primary", || new.info("role") == "master");
+    let others = Cut::before(sentinels.port());
+    others.set(Fault::Refuse);
+    let (first, second) = (stale.port(), others.port());
+    let url = format!("redis-sentinel://127.0.0.1:{first}?node=127.0.0.1:{second}&service={SERVICE}");
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    assert_eq!(old.keys("*=a*").len(), 1);
+    wait_until("the gateway listens to the old Sentinel", || stale.clients().contains("cmd=subscribe"));
+    others.set(Fault::None);
+    let mut keys = (0..).map(|number| format!("other{number}"));
+    wait_until("the new primary is asked", || {
+        let key = keys.next().unwrap();
+        ask(&gateway, &key) == 200 && new.keys(&format!("*={key}*")).len() == 1
+    });
+    assert_five_pass(&[&gateway], "b");
+    assert_eq!([old, new].map(|server| server.keys("*=b*").len()), [0, 1]);
 }
 
 /// A gateway that admits all that it can count, and clients that ask it over a planned failover. Returns how many were

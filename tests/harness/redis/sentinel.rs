@@ -20,7 +20,8 @@ pub(crate) struct Sentinels {
     pub(crate) servers: [Redis; 2],
 }
 
-struct Sentinel {
+/// A Sentinel. Dropping it kills it.
+pub(crate) struct Sentinel {
     process: Child,
     port: u16,
     _folder: TempDir,
@@ -93,7 +94,8 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(primary: u16) -> Self {
+    /// Starts a Sentinel that watches the server on this port.
+    pub(crate) fn start(primary: u16) -> Self {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let path = folder.path().join("sentinel.conf");
         let lines = [
@@ -114,6 +116,15 @@ impl Sentinel {
         let sentinel = Self { process, port, _folder: folder };
         wait_until("the Sentinel answers", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         sentinel
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns its list of clients.
+    pub(crate) fn clients(&self) -> String {
+        Connection::connect(self.port).command(&["CLIENT", "LIST"]).text().to_owned()
     }
 
     /// Returns a field of the Sentinel's state of the service.

@@ -24,7 +24,7 @@ use std::{
 use arc_swap::ArcSwap;
 use fred::{
     error::{Error, ErrorKind},
-    types::config::Config,
+    types::config::{Config, Server},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -289,6 +289,11 @@ impl Batcher {
     pub(super) fn go_over(self: &Arc<Self>) {
         let batcher = self.clone();
         self.runtime.spawn(async move { batcher.go_over_to(&batcher.shared.config()).await });
+    }
+
+    /// Returns the server that it is connected to.
+    pub(super) fn server(&self) -> Option<Server> {
+        self.connection.load().server()
     }
 
     /// Goes over to what may be another server. Returns whether it could be reached, with the login that holds now.

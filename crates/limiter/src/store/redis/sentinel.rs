@@ -3,7 +3,8 @@
 //! The client notices one by itself only when the old primary closes its connections or refuses to write. In a
 //! planned failover that takes Sentinel some ten seconds, in which the old primary would count for nobody.
 //!
-//! A Sentinel may hang, and a message may come while nobody listens, so the Sentinel is also asked now and then.
+//! A Sentinel may hang, and a message may come while nobody listens, so the Sentinel is also asked now and then. And a Sentinel that is
+//! cut off from the others may go on naming an old primary, so each of them is heeded in turn.
 
 use std::{sync::Weak, time::Duration};
 
@@ -14,7 +15,7 @@ use fred::types::{
 };
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -27,6 +28,8 @@ use super::{
 const SWITCHED: &str = "+switch-master";
 /// The time between questions to a Sentinel, for which a switch may go unnoticed if no message tells of it.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The time for which a Sentinel is heeded, if there are others.
+const HEEDED_FOR: Duration = Duration::from_secs(5);
 /// Attempts to reach a new primary, each of which may last for the client's timeout.
 const ATTEMPTS: usize = 20;
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
@@ -51,14 +54,16 @@ impl Primary {
     }
 }
 
-/// Heeds one of the Sentinels of a node at a time, for as long as there is a node.
+/// Heeds one of the Sentinels of a node at a time, in turn, for as long as there is a node.
 pub(super) async fn watch(shared: Weak<SharedNode>) {
-    let mut known = None;
+    let (mut known, mut turn) = (None, fastrand::u16(..) as usize);
     while let Some(config) = shared.upgrade().map(|shared| shared.config()) {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
             return;
         };
-        let Some(sentinel) = fastrand::choice(hosts).cloned() else { return };
+        let Some(sentinel) = hosts.get(turn % hosts.len().max(1)).cloned() else { return };
+        turn += 1;
+        let has_others = hosts.len() > 1;
         let to_sentinel = Config {
             server: ServerConfig::Centralized { server: sentinel.clone() },
             username: username.clone(),
@@ -72,13 +77,22 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
             if connection.made().await.is_err() {
                 return;
             }
+            let since = Instant::now();
+            let mut is_first = true;
             while shared.strong_count() > 0
+                && !(has_others && since.elapsed() >= HEEDED_FOR)
                 && let Ok(named) = ask(&connection, service_name).await
             {
-                if let Some(address) = named.and_then(|named| note(&mut known, named)) {
-                    tracing::info!("the store's Sentinels name another primary: {address}");
-                    follow(&shared, sentinel.clone());
+                if let Some(named) = named {
+                    let address = named.address.clone();
+                    let is_new = note(&mut known, named, is_first);
+                    if is_new == Some(true) || is_new.is_some() && is_first && is_elsewhere(&shared, &address)
+                    {
+                        tracing::info!("the store's Sentinels name another primary: {address}");
+                        follow(&shared, sentinel.clone());
+                    }
                 }
+                is_first = false;
                 let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
                 let announced = String::from_utf8_lossy(&message);
                 if let Some(address) = switched_to(&announced, service_name) {
@@ -118,18 +132,28 @@ async fn ask(connection: &Connection, service: &str) -> Result<Option<Primary>, 
     }
 }
 
-/// Notes which primary a Sentinel names. Returns its address if it has taken the place of another.
-fn note(known: &mut Option<Primary>, named: Primary) -> Option<String> {
-    let Some(before) = known else {
-        *known = Some(named);
-        return None;
+/// Notes which primary a Sentinel names. Returns whether it has taken the place of another, or `None` if others have named a later one.
+/// `is_first` is true for the first answer of a Sentinel: it may contradict another one's only if it knows of a later failover.
+fn note(known: &mut Option<Primary>, named: Primary, is_first: bool) -> Option<bool> {
+    let is_new = match known {
+        None => false,
+        Some(before) => {
+            let is_another = named.address != before.address;
+            if named.epoch < before.epoch || named.epoch == before.epoch && is_another && is_first {
+                return None;
+            }
+            is_another
+        }
     };
-    if named.epoch < before.epoch {
-        return None;
-    }
-    let is_another = named.address != before.address;
-    *before = named;
-    is_another.then(|| before.address.clone())
+    *known = Some(named);
+    Some(is_new)
+}
+
+/// Returns true if a thread is connected to another server than this one.
+fn is_elsewhere(shared: &Weak<SharedNode>, address: &str) -> bool {
+    let Some(shared) = shared.upgrade() else { return false };
+    let mut servers = shared.batchers().into_iter().filter_map(|batcher| batcher.server());
+    servers.any(|server| format!("{} {}", server.host, server.port) != address)
 }
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
@@ -159,10 +183,13 @@ mod tests {
     #[test]
     fn a_sentinel_that_has_missed_a_failover_is_not_followed() {
         let mut known = None;
-        let mut named =
-            |epoch, address: &str| note(&mut known, Primary { epoch, address: address.to_owned() });
-        assert_eq!([named(1, "a 1"), named(1, "a 1")], [None, None]);
-        assert_eq!([named(2, "b 1"), named(1, "a 1")], [Some("b 1".to_owned()), None]);
-        assert_eq!([named(2, "b 1"), named(3, "a 1")], [None, Some("a 1".to_owned())]);
+        let mut named = |epoch, address: &str, is_first| {
+            note(&mut known, Primary { epoch, address: address.to_owned() }, is_first)
+        };
+        assert_eq!([named(1, "a 1", true), named(1, "a 1", false)], [Some(false); 2]);
+        assert_eq!([named(2, "b 1", true), named(1, "a 1", true)], [Some(true), None]);
+        assert_eq!([named(2, "b 1", true), named(3, "a 1", false)], [Some(false), Some(true)]);
+        // Without a failover, only the same Sentinel is believed that the address is another.
+        assert_eq!([named(3, "b 1", true), named(3, "b 1", false)], [None, Some(true)]);
     }
 }
