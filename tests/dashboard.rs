@@ -155,7 +155,7 @@ fn who_has_the_token_logs_in_and_out() {
     browser.run("location.reload()");
     browser.wait_for("#login", "Log in");
     assert_eq!(browser.text("main"), "");
-    assert!(!gateway.log().contains("horse"), "{}", gateway.log());
+    gateway.assert_not_logged("horse");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn metrics_need_a_token_of_their_own_or_the_admin_token() {
         wait_until("the wrong token is logged with its peer", || {
             gateway.log().contains("wrong admin token peer=127.0.0.1:")
         });
-        assert!(!gateway.log().contains("reader"), "{}", gateway.log());
+        gateway.assert_not_logged("reader");
     }
     assert_eq!(get(&both, "/metrics", "correct-horse-battery"), 200);
     assert_eq!(get(&both, "/api/limits", "correct-horse-battery"), 200);

@@ -189,7 +189,7 @@ fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
             assert!(matches!(status, 204 | 429 | 503), "{answer:?}: {status}");
         }
     }
-    assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
+    gateway.assert_not_logged("panicked");
 }
 
 /// Makes each warning of a worker a panic, which is one in the midst of its work.

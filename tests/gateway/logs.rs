@@ -90,7 +90,7 @@ fn a_reload_shows_old_and_new_values() {
     ] {
         wait_until(line, || gateway.log().contains(line));
     }
-    assert!(!gateway.log().contains("hunter"), "{}", gateway.log());
+    gateway.assert_not_logged("hunter");
 }
 
 #[test]

@@ -405,5 +405,5 @@ fn haproxy_says_whose_connections_it_passes_on() {
     let haproxy = HaProxy::start(&gateway, "send-proxy-v2 check check-send-proxy inter 100ms");
     let mut client = Client::connect(haproxy.listener.local_addr().unwrap());
     assert_eq!(client.get("/").text(), "hello");
-    assert!(!gateway.log().contains("is closed"), "{}", gateway.log());
+    gateway.assert_not_logged("is closed");
 }

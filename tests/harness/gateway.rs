@@ -119,6 +119,19 @@ impl Gateway {
     /// Replaces the configuration, and waits until the gateway has read it.
     pub(crate) fn reload(&self, toml: &str) {
         fs::write(self.folder.path().join("gateway.toml"), toml).unwrap();
+        self.read_again();
+    }
+
+    /// Asserts that it hasn't logged this text so far.
+    pub(crate) fn assert_not_logged(&self, text: &str) {
+        // A line may be written after what it tells of, but in its turn.
+        self.read_again();
+        let log = self.log();
+        assert!(!log.contains(text), "`{text}` is logged: {log}");
+    }
+
+    /// Has the gateway read its configuration, and waits until it says so.
+    fn read_again(&self) {
         // A change of the file may have it read, too.
         let is_outcome = |line: &&str| {
             line.contains("SIGHUP") && (line.contains("reloaded `") || line.contains("the running one stays"))

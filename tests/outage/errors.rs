@@ -141,7 +141,7 @@ fn a_demoted_primary_is_not_stormed_under_load() {
     // Each of the two workers looks for another primary once a second.
     let most = 20 + 2 * since.elapsed().as_secs();
     assert!(made < most, "{made} connections were made, of at most {most}");
-    assert!(!gateway.log().contains("the store fails"), "{}", gateway.log());
+    gateway.assert_not_logged("the store fails");
     load.end();
 }
 

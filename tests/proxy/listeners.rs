@@ -99,7 +99,7 @@ fn a_port_that_the_system_chose_stays() {
     let gateway = Gateway::start(&configuration("", 204));
     gateway.reload(&configuration("", 200));
     assert_eq!(gateway.get("/").status, 200);
-    assert!(!gateway.log().contains("stopped listening"), "{}", gateway.log());
+    gateway.assert_not_logged("stopped listening");
 }
 
 #[test]

@@ -415,5 +415,5 @@ fn what_is_shown_of_the_configuration_is_no_secret() {
             );
         }
     }
-    assert!(!gateway.log().contains("hunter2"), "{}", gateway.log());
+    gateway.assert_not_logged("hunter2");
 }

@@ -54,7 +54,7 @@ fn two_gateways_on_a_cluster_are_one_limiter() {
         assert_eq!(cluster.nodes[primary].keys("*").len(), 5);
     }
     for gateway in gateways {
-        assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+        gateway.assert_not_logged("the store");
     }
 }
 
@@ -77,7 +77,7 @@ fn a_limit_holds_on_a_cluster_with_tls_for_a_user_with_only_the_documented_right
         await_store(&gateway, &keys.next().unwrap());
         assert_five_pass(&[&gateway], &keys.next().unwrap());
     }
-    assert!(!gateway.log().contains("rights"), "{}", gateway.log());
+    gateway.assert_not_logged("rights");
 }
 
 #[test]

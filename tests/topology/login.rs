@@ -61,7 +61,7 @@ fn reload(gateway: &Gateway, secret: &Secret, text: &str) {
     secret.write(text);
     gateway.signal("HUP");
     wait_until("the gateway reloads", || gateway.log().contains("`store.url` changed"));
-    assert!(!gateway.log().contains("at the next start"), "{}", gateway.log());
+    gateway.assert_not_logged("at the next start");
 }
 
 /// Returns the ids of the connections of a user in a server's list.
@@ -168,7 +168,7 @@ fn a_password_that_redis_gets_later_is_tried_again_while_old_connections_serve()
     });
     assert_five_pass(&[&gateway], "c");
     assert_eq!(ask(&gateway, "a"), 429);
-    assert!(!gateway.log().contains("the store fails"), "{}", gateway.log());
+    gateway.assert_not_logged("the store fails");
 }
 
 #[test]

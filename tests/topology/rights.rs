@@ -27,7 +27,7 @@ fn assert_serves(store: &str) {
     let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap();
     wait_until("it is counted", || Metrics::scrape(admin).of("tollgate_instances") == 1.0);
-    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+    gateway.assert_not_logged("the store");
 }
 
 #[test]

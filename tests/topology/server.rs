@@ -88,7 +88,7 @@ fn a_limit_holds_for_a_user_with_only_the_documented_rights() {
         let store = format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port());
         let gateway = Gateway::start(&by_key(&store).replacen("rate", word, 1));
         assert_five_pass(&[&gateway], "a");
-        assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+        gateway.assert_not_logged("the store");
     }
 }
 
@@ -157,7 +157,7 @@ fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
         redis.command(&["ACL", "SETUSER", "default", right]);
         let gateway = start(&redis);
         assert_five_pass(&[&gateway], "a");
-        assert!(!gateway.log().contains("evict"), "{arguments:?}, {right}: {}", gateway.log());
+        gateway.assert_not_logged("evict");
     }
 }
 
