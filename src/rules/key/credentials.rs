@@ -24,11 +24,15 @@ const SHORTEST_WITHIN_WORD: usize = 16;
 /// known, or none, may also be one that the server doesn't look at: then the rest is read as a bearer's token, too. Of
 /// several words, which RFC 9110 doesn't allow, the first, the last and the one behind the first space may be the token. A
 /// parameter isn't: it may be the same for many clients. The base64 of Basic may be without padding, or in the other alphabet.
-/// BlackSheep decodes escapes.
+/// BlackSheep decodes escapes; those of parameters may be of a text that many clients have in common.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     let mut readings = undecoded(sent)?;
     if let Cow::Owned(decoded) = percent_decoded(sent) {
-        readings.add(usual(&decoded).into_owned())?;
+        let has_parameters = decoded.contains(&b'"');
+        let others = if has_parameters { Readings::one(usual(&decoded)) } else { undecoded(&decoded)? };
+        for value in others.into_values().into_iter().flatten() {
+            readings.add(value.into_owned())?;
+        }
     }
     Ok(readings)
 }
@@ -472,8 +476,10 @@ mod tests {
             ("Basic k1", &["Basic k1", "Basic wpM6", "Bearer k1"]),
             // Escapes
             ("Bearer %6b1", &["Bearer %6b1", "Bearer k1"]),
-            ("k%20x", &["k%20x", "Bearer k%20x", "k x"]),
+            ("k%20x", &["k%20x", "Bearer k%20x", "k x", "Bearer x"]),
             ("bearer%20k1", &["bearer%20k1", "Bearer bearer%20k1", "Bearer 20k1", "Bearer k1"]),
+            ("JWT k%31", &["JWT k%31", "Bearer k%31", "JWT k1", "Bearer k1"]),
+            ("Digest uri=\"/a%20b\"", &["Digest uri=\"/a%20b\"", "Digest uri=\"/a b\""]),
             (
                 "Basic az%456cHc=",
                 &["Basic az%456cHc=", "Basic az45w6nDgcOcOg==", "Bearer az%456cHc=", "Basic azE6cHc="],

@@ -222,7 +222,8 @@ fn those_who_leave_have_those_behind_settled_once_and_a_few_at_a_time() {
     assert_eq!(line.settle(), 2);
 }
 
-/// Judged by the ratio of two times, each the shortest of some, so that a slow machine passes, too.
+/// Judged by the ratio of two times, each the shortest of some, and measured again if it is too great: a busy machine interrupts all of the longer
+/// ones. In proportion to the square of the length, it would be 361.
 #[test]
 fn to_settle_a_queue_takes_a_time_in_proportion_to_its_length() {
     let took = |waiting: usize| {
@@ -240,8 +241,9 @@ fn to_settle_a_queue_takes_a_time_in_proportion_to_its_length() {
         });
         times.min().unwrap()
     };
-    let (short, long) = (took(500), took(9_500));
-    assert!(long < 80 * short, "{long:?} for 19 times the waiters of {short:?}");
+    let ratio = || took(9_500).as_secs_f64() / took(500).as_secs_f64();
+    let mut ratios = std::iter::repeat_with(ratio).take(20);
+    assert!(ratios.any(|ratio| ratio < 80.0), "19 times the waiters take more than 80 times as long");
 }
 
 #[test]
