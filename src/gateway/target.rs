@@ -25,6 +25,9 @@ use tollgate_routing::{
 /// request costs.
 const MOST_VIEWS: usize = 128;
 const MOST_COMPARED: usize = 128 << 10;
+/// The most bytes of a target with letters beyond ASCII once these are percent-encoded, as they are towards HTTP/2 servers. nginx ends a
+/// connection for a field that doesn't fit into 8 KiB.
+const MOST_ENCODED: usize = 7 << 10;
 
 /// The host and the path of a request.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected; or the request has an expectation other than `100-continue`.
+    /// rejected, or is too long; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -60,6 +63,13 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
+        let beyond_ascii = parts.uri.path_and_query().filter(|target| !target.as_str().is_ascii());
+        let encoded_bytes = |target: &PathAndQuery| {
+            target.as_str().bytes().map(|byte| if byte.is_ascii() { 1 } else { "%C3".len() }).sum::<usize>()
+        };
+        if beyond_ascii.is_some_and(|target| encoded_bytes(target) > MOST_ENCODED) {
+            return Err(Rejection::TargetTooLong);
+        }
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));

@@ -62,6 +62,11 @@ fn a_request_is_written_as_http_2_has_it() {
     assert_eq!(upstream.last().headers["content-length"], "3");
     assert_eq!(gateway.get("/é%?ü").status, 200);
     assert_eq!(upstream.last().uri.path_and_query().unwrap(), "/%C3%A9%?%C3%BC");
+    // Encoded, they take six bytes each.
+    assert_eq!(
+        [1_190, 1_200].map(|letters| gateway.get(&format!("/{}", "é".repeat(letters))).status),
+        [200, 414]
+    );
 }
 
 #[test]
