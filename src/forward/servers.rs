@@ -35,6 +35,9 @@ use super::{
     within,
 };
 
+/// Servers wait at least so long for the rest of a request.
+const PATIENCE_LEAST: Duration = Duration::from_secs(1);
+
 /// The servers of an upstream.
 #[derive(Debug)]
 pub struct Servers {
@@ -174,8 +177,8 @@ impl Servers {
                 let asking = pin!(self.ask(server, request, upload.as_deref(), tunnel, sent));
                 within(deadline, asking).await
             };
-            let answered = answered.map_err(|failure| blame(failure, upload.as_deref()));
             let took = sent.elapsed();
+            let answered = answered.map_err(|failure| blame(failure, took, upload.as_deref()));
             if let Some(visits) = &mut visits {
                 visits.end(took, &answered);
             }
@@ -343,12 +346,12 @@ fn members(servers: &[Weighted], known: &[Member], connector: &Arc<Connector>) -
     members
 }
 
-/// Returns the failure of a request whose server didn't have the whole request, as the client was slow.
-fn blame(failure: Failure, upload: Option<&Progress>) -> Failure {
+/// Returns the failure of a request that took so long. If its server didn't have the whole request, the client was slow.
+fn blame(failure: Failure, took: Duration, upload: Option<&Progress>) -> Failure {
     match failure {
         failure if !upload.is_some_and(Progress::awaits_client) => failure,
         Failure::ExchangeTimeout => Fault::TooSlow.into(),
-        Failure::Broken(cause) => Failure::Unfinished(cause),
+        Failure::Broken(cause) if took >= PATIENCE_LEAST => Failure::Unfinished(cause),
         failure => failure,
     }
 }
