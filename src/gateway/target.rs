@@ -25,6 +25,9 @@ use tollgate_routing::{
 /// request costs.
 const MOST_VIEWS: usize = 128;
 const MOST_COMPARED: usize = 128 << 10;
+/// The most bytes of a host, with the dot of the root (RFC 1035, section 2.3.4). It is forwarded twice, so the forwarded head would be much
+/// longer than the received one.
+const HOST_MOST: usize = 254;
 /// The most bytes of a target with letters beyond ASCII once these are percent-encoded, as they are towards HTTP/2 servers. nginx ends a
 /// connection for a field that doesn't fit into 8 KiB.
 const MOST_ENCODED: usize = 7 << 10;
@@ -270,7 +273,8 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
         _ => (authority, ""),
     };
-    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+    if host.len() > HOST_MOST || port.len() > "65535".len() || !port.bytes().all(|byte| byte.is_ascii_digit())
+    {
         return Err(Rejection::HostInvalid);
     }
     if let Some(literal) = host.strip_prefix('[') {

@@ -99,6 +99,30 @@ fn a_sentinel_that_has_missed_a_failover_is_not_believed_for_long() {
     assert_eq!([old, new].map(|server| server.keys("*=b*").len()), [0, 1]);
 }
 
+/// They count their failovers anew then.
+#[test]
+fn sentinels_that_are_set_up_anew_are_followed() {
+    let sentinels = Sentinels::start();
+    let gateway = Gateway::start(&by_key(&format!("url = \"{}\"", sentinels.url())));
+    assert_five_pass(&[&gateway], "a");
+    sentinels.fail_over();
+    let [_, second] = &sentinels.servers;
+    let mut keys = (0..).map(|number| format!("other{number}"));
+    let mut counts_at = |server: &Redis| {
+        let key = keys.next().unwrap();
+        ask(&gateway, &key) == 200
+            && server.info("role") == "master"
+            && server.keys(&format!("*={key}*")).len() == 1
+    };
+    wait_until("the second one is asked", || counts_at(second));
+    // So that the failover has been heard of.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let third = Redis::start();
+    sentinels.command(&["SENTINEL", "REMOVE", SERVICE]);
+    sentinels.command(&["SENTINEL", "MONITOR", SERVICE, "127.0.0.1", &third.port().to_string(), "2"]);
+    wait_until("the third one is asked", || counts_at(&third));
+}
+
 /// A gateway that admits all that it can count, and clients that ask it over a planned failover. Returns how many were
 /// admitted, and how many of them the new primary knows.
 fn admitted_over_a_failover(keys: &str) -> [usize; 2] {

@@ -13,7 +13,10 @@ fn a_request_names_one_host() {
     let with = |hosts: &[&'static str]| {
         [&nameless[..], &hosts.iter().map(|host| ("host", *host)).collect::<Vec<_>>()].concat()
     };
+    let too_long: &str = "a".repeat(255).leak();
     for (request, code) in [
+        (with(&[too_long]), "host-invalid"),
+        (replaced(&get, ":authority", Some("a:123456")), "host-invalid"),
         (nameless.clone(), "host-missing"),
         (with(&["a", "a"]), "host-repeated"),
         (with(&["a", "b"]), "host-repeated"),

@@ -6,7 +6,7 @@
 //! A Sentinel may hang, and a message may come while nobody listens, so the Sentinel is also asked now and then. And a Sentinel that is
 //! cut off from the others may go on naming an old primary, so each of them is heeded in turn.
 
-use std::{sync::Weak, time::Duration};
+use std::{collections::BTreeSet, sync::Weak, time::Duration};
 
 use bytes::Bytes;
 use fred::types::{
@@ -56,14 +56,14 @@ impl Primary {
 
 /// Heeds one of the Sentinels of a node at a time, in turn, for as long as there is a node.
 pub(super) async fn watch(shared: Weak<SharedNode>) {
-    let (mut known, mut turn) = (None, fastrand::u16(..) as usize);
+    let (mut opinions, mut turn) = (Opinions::default(), fastrand::u16(..) as usize);
     while let Some(config) = shared.upgrade().map(|shared| shared.config()) {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
             return;
         };
-        let Some(sentinel) = hosts.get(turn % hosts.len().max(1)).cloned() else { return };
+        let (place, sentinels) = (turn % hosts.len().max(1), hosts.len());
+        let Some(sentinel) = hosts.get(place).cloned() else { return };
         turn += 1;
-        let has_others = hosts.len() > 1;
         let to_sentinel = Config {
             server: ServerConfig::Centralized { server: sentinel.clone() },
             username: username.clone(),
@@ -80,12 +80,12 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
             let since = Instant::now();
             let mut is_first = true;
             while shared.strong_count() > 0
-                && !(has_others && since.elapsed() >= HEEDED_FOR)
+                && !(sentinels > 1 && since.elapsed() >= HEEDED_FOR)
                 && let Ok(named) = ask(&connection, service_name).await
             {
                 if let Some(named) = named {
                     let address = named.address.clone();
-                    let is_new = note(&mut known, named, is_first);
+                    let is_new = opinions.note(named, place, sentinels);
                     if is_new == Some(true) || is_new.is_some() && is_first && is_elsewhere(&shared, &address)
                     {
                         tracing::info!("the store's Sentinels name another primary: {address}");
@@ -97,9 +97,7 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
                 let announced = String::from_utf8_lossy(&message);
                 if let Some(address) = switched_to(&announced, service_name) {
                     tracing::info!("the store's Sentinels have switched to another primary: {announced}");
-                    if let Some(known) = &mut known {
-                        known.address = address.to_owned();
-                    }
+                    opinions.note_switch(address);
                     follow(&shared, sentinel.clone());
                 }
             }
@@ -132,21 +130,45 @@ async fn ask(connection: &Connection, service: &str) -> Result<Option<Primary>, 
     }
 }
 
-/// Notes which primary a Sentinel names. Returns whether it has taken the place of another, or `None` if others have named a later one.
-/// `is_first` is true for the first answer of a Sentinel: it may contradict another one's only if it knows of a later failover.
-fn note(known: &mut Option<Primary>, named: Primary, is_first: bool) -> Option<bool> {
-    let is_new = match known {
-        None => false,
-        Some(before) => {
-            let is_another = named.address != before.address;
-            if named.epoch < before.epoch || named.epoch == before.epoch && is_another && is_first {
+/// What the Sentinels of a node say.
+#[derive(Default)]
+struct Opinions {
+    /// The primary that is believed in.
+    known: Option<Primary>,
+    /// The Sentinels that have named another one since the last that named this one, by their places.
+    against: BTreeSet<usize>,
+}
+
+impl Opinions {
+    /// Notes the primary that a Sentinel names. Another one is believed in if it comes from a later failover, or if more than half of
+    /// the Sentinels name another: the epochs of those that were set up anew begin at 0. Returns whether it is another one than
+    /// before, or `None` if this Sentinel isn't believed.
+    fn note(&mut self, named: Primary, sentinel: usize, sentinels: usize) -> Option<bool> {
+        let Some(known) = &self.known else {
+            self.known = Some(named);
+            return Some(false);
+        };
+        let is_another = named.address != known.address;
+        if is_another && named.epoch <= known.epoch {
+            self.against.insert(sentinel);
+            if self.against.len() * 2 <= sentinels {
                 return None;
             }
-            is_another
         }
-    };
-    *known = Some(named);
-    Some(is_new)
+        if is_another || named.epoch > known.epoch {
+            self.known = Some(named);
+        }
+        self.against.clear();
+        Some(is_another)
+    }
+
+    /// Notes the address of a primary that has taken over.
+    fn note_switch(&mut self, address: &str) {
+        if let Some(known) = &mut self.known {
+            known.address = address.to_owned();
+        }
+        self.against.clear();
+    }
 }
 
 /// Returns true if a thread is connected to another server than this one.
@@ -182,14 +204,24 @@ mod tests {
 
     #[test]
     fn a_sentinel_that_has_missed_a_failover_is_not_followed() {
-        let mut known = None;
-        let mut named = |epoch, address: &str, is_first| {
-            note(&mut known, Primary { epoch, address: address.to_owned() }, is_first)
+        let mut opinions = Opinions::default();
+        let mut named = |sentinel, epoch, address: &str| {
+            opinions.note(Primary { epoch, address: address.to_owned() }, sentinel, 3)
         };
-        assert_eq!([named(1, "a 1", true), named(1, "a 1", false)], [Some(false); 2]);
-        assert_eq!([named(2, "b 1", true), named(1, "a 1", true)], [Some(true), None]);
-        assert_eq!([named(2, "b 1", true), named(3, "a 1", false)], [Some(false), Some(true)]);
-        // Without a failover, only the same Sentinel is believed that the address is another.
-        assert_eq!([named(3, "b 1", true), named(3, "b 1", false)], [None, Some(true)]);
+        assert_eq!([named(0, 1, "a 1"), named(0, 1, "a 1")], [Some(false); 2]);
+        assert_eq!([named(0, 2, "b 1"), named(1, 1, "a 1"), named(1, 1, "a 1")], [Some(true), None, None]);
+        assert_eq!([named(2, 2, "b 1"), named(0, 3, "a 1")], [Some(false), Some(true)]);
+        // One of another opinion isn't believed, however often it is asked.
+        for _ in 0..3 {
+            assert_eq!(
+                [named(0, 3, "b 1"), named(1, 3, "a 1"), named(2, 3, "a 1")],
+                [None, Some(false), Some(false)]
+            );
+        }
+        // Two of three are, though they have begun to count epochs anew.
+        assert_eq!(
+            [named(0, 0, "c 1"), named(1, 0, "c 1"), named(2, 0, "c 1")],
+            [None, Some(true), Some(false)]
+        );
     }
 }
