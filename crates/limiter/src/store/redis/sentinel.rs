@@ -144,7 +144,7 @@ impl Opinions {
     /// the Sentinels name another: the epochs of those that were set up anew begin at 0. Returns whether it is another one than
     /// before, or `None` if this Sentinel isn't believed.
     fn note(&mut self, named: Primary, sentinel: usize, sentinels: usize) -> Option<bool> {
-        let Some(known) = &self.known else {
+        let Some(known) = &mut self.known else {
             self.known = Some(named);
             return Some(false);
         };
@@ -155,9 +155,8 @@ impl Opinions {
                 return None;
             }
         }
-        if is_another || named.epoch > known.epoch {
-            self.known = Some(named);
-        }
+        // The last of those that are set up anew still has the old epoch.
+        *known = Primary { epoch: named.epoch.max(known.epoch), ..named };
         self.against.clear();
         Some(is_another)
     }
@@ -222,6 +221,10 @@ mod tests {
         assert_eq!(
             [named(0, 0, "c 1"), named(1, 0, "c 1"), named(2, 0, "c 1")],
             [None, Some(true), Some(false)]
+        );
+        assert_eq!(
+            [named(2, 3, "a 1"), named(0, 1, "c 1"), named(2, 4, "a 1")],
+            [None, Some(false), Some(true)]
         );
     }
 }
