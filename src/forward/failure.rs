@@ -24,8 +24,8 @@ pub enum Failure {
     ConnectTimeout,
     /// The connection broke before the response, or the response isn't HTTP.
     Broken(BoxError),
-    /// The same after a second, while the rest of the request was awaited: servers close connections of clients that are too slow for
-    /// them.
+    /// The connection broke after a second or more, while the rest of the request was awaited: servers close connections of clients that
+    /// are too slow for them.
     Unfinished(BoxError),
     /// The response switches protocols although the request didn't ask for it.
     Switched,

@@ -10,7 +10,7 @@ use hyper::{
         uri::{Authority, InvalidUri, PathAndQuery},
     },
 };
-use percent_encoding::percent_decode_str;
+use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
@@ -68,7 +68,7 @@ impl<'r> Target<'r> {
         let host = host(parts)?;
         let beyond_ascii = parts.uri.path_and_query().filter(|target| !target.as_str().is_ascii());
         let encoded_bytes = |target: &PathAndQuery| {
-            target.as_str().bytes().map(|byte| if byte.is_ascii() { 1 } else { "%C3".len() }).sum::<usize>()
+            utf8_percent_encode(target.as_str(), CONTROLS).map(str::len).sum::<usize>()
         };
         if beyond_ascii.is_some_and(|target| encoded_bytes(target) > MOST_ENCODED) {
             return Err(Rejection::TargetTooLong);

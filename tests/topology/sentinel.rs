@@ -99,9 +99,9 @@ fn a_sentinel_that_has_missed_a_failover_is_not_believed_for_long() {
     assert_eq!([old, new].map(|server| server.keys("*=b*").len()), [0, 1]);
 }
 
-/// They count their failovers anew then.
+/// Their epochs begin at 0 then.
 #[test]
-fn sentinels_that_are_set_up_anew_are_followed() {
+fn sentinels_that_are_set_up_again_are_followed() {
     let sentinels = Sentinels::start();
     let gateway = Gateway::start(&by_key(&format!("url = \"{}\"", sentinels.url())));
     assert_five_pass(&[&gateway], "a");

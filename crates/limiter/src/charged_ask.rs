@@ -121,12 +121,11 @@ impl<'r> ChargedAsk<'r> {
 
     /// Adds its standing to those of the others. A ban replaces the standing of its key, which comes before it, and says
     /// nothing if there is none. The longer delay of both is that of the key.
-    pub(super) fn stand(&self, outcome: Outcome, origin: Origin, standings: &mut Standings) {
+    pub(super) fn stand(&self, mut outcome: Outcome, origin: Origin, standings: &mut Standings) {
         match self.banned_from {
             None => standings.push(self.standing(outcome, origin)),
             Some(_) if outcome.delay_us == Some(0) => {}
             Some(quota) => {
-                let mut outcome = outcome;
                 if standings.last().is_some_and(|standing| standing.is_of(self.ask))
                     && let Some(own) = standings.pop()
                 {

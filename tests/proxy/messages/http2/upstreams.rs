@@ -286,7 +286,7 @@ fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
     assert_eq!(String::from_utf8(client.rest()).unwrap(), "2\r\nup\r\n0\r\nx-sum: 7\r\n\r\n");
 }
 
-/// Of what comes before a response, clients of HTTP/1.1 get all but 100 and 101.
+/// HTTP/1.1 clients get all interim responses but 100 and 101.
 #[test]
 fn hints_go_to_clients_of_http_1() {
     let early =

@@ -130,7 +130,7 @@ async fn ask(connection: &Connection, service: &str) -> Result<Option<Primary>, 
     }
 }
 
-/// What the Sentinels of a node say.
+/// The primary that a node's Sentinels name, as far as they agree.
 #[derive(Default)]
 struct Opinions {
     /// The primary that is believed in.
@@ -141,7 +141,7 @@ struct Opinions {
 
 impl Opinions {
     /// Notes the primary that a Sentinel names. Another one is believed in if it comes from a later failover, or if more than half of
-    /// the Sentinels name another: the epochs of those that were set up anew begin at 0. Returns whether it is another one than
+    /// the Sentinels name another: the epochs of those that were set up again begin at 0. Returns whether it is another one than
     /// before, or `None` if this Sentinel isn't believed.
     fn note(&mut self, named: Primary, sentinel: usize, sentinels: usize) -> Option<bool> {
         let Some(known) = &mut self.known else {
@@ -155,7 +155,7 @@ impl Opinions {
                 return None;
             }
         }
-        // The last of those that are set up anew still has the old epoch.
+        // One that is yet to be set up again has the old epoch.
         *known = Primary { epoch: named.epoch.max(known.epoch), ..named };
         self.against.clear();
         Some(is_another)
@@ -217,7 +217,7 @@ mod tests {
                 [None, Some(false), Some(false)]
             );
         }
-        // Two of three are, though they have begun to count epochs anew.
+        // Two of three are, though their epochs begin at 0 again.
         assert_eq!(
             [named(0, 0, "c 1"), named(1, 0, "c 1"), named(2, 0, "c 1")],
             [None, Some(true), Some(false)]
