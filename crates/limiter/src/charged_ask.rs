@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Algorithm, Quota},
-    store::{Charge, Decision, Outcome, Overflow, Placed},
+    store::{Charge, Decision, Outcome, Overflow, Placed, Purpose},
     text,
 };
 
@@ -76,6 +76,11 @@ impl<'r> ChargedAsk<'r> {
     /// Returns the time at which a decision made its charge, by the clock of its server.
     pub(super) fn granted_us(&self, decision: &Decision) -> u64 {
         self.time_us.unwrap_or(decision.time_us)
+    }
+
+    /// Returns true if it is about the ban of a key.
+    pub(super) fn is_of_ban(&self) -> bool {
+        self.banned_from.is_some()
     }
 
     /// Returns how the costs of requests compare.
@@ -173,12 +178,14 @@ impl Placed for ChargedAsk<'_> {
         Some(Overflow { network: self.ask.client.map(network), rest: self.instead("others") })
     }
 
-    fn has_own_quota(&self) -> bool {
-        self.charge.quota != self.common
-    }
-
-    fn is_of_ban(&self) -> bool {
-        self.banned_from.is_some()
+    fn purpose(&self) -> Purpose {
+        if self.is_of_ban() {
+            Purpose::Ban
+        } else if self.charge.quota != self.common {
+            Purpose::NamedKey
+        } else {
+            Purpose::NewKey
+        }
     }
 
     fn is_other_reading(&self) -> bool {

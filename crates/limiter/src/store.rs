@@ -32,7 +32,7 @@ use crate::{
     metrics::{Distribution, Page},
 };
 
-pub(crate) use self::charge::{Overflow, Placed};
+pub(crate) use self::charge::{Overflow, Placed, Purpose};
 use self::{
     charge::{BucketTotal, total_of},
     memory::MemoryStore,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::{
     Admission, Ask, OnFailure, Origin, Quota, Refusal, Standing,
     charged_ask::{ChargedAsk, ChargedAsks},
-    store::{Outcome, Placed, StoreError},
+    store::{Outcome, StoreError},
 };
 
 use super::{Limiter, outcome::refused};

@@ -32,6 +32,21 @@ pub struct Charge {
     pub shadow: bool,
 }
 
+/// The purpose for which a limit needs memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The bucket of a new key.
+    NewKey,
+    /// The bucket of a new key that has a quota of its own, so that an operator named it: nobody can invent such keys.
+    NamedKey,
+    /// A ban of a key, which is none of its network's. Those of keys that clients invent must leave room for networks.
+    Ban,
+    /// More entries of a key's bucket.
+    Growth,
+    /// The bucket of a network, or more entries of it.
+    Network,
+}
+
 /// A charge with what the in-process store must know to count it elsewhere if its limit has no memory for a new key.
 pub(crate) trait Placed {
     /// The charge that is made: of its key or, once it has been moved, of the client's network.
@@ -47,14 +62,9 @@ pub(crate) trait Placed {
         None
     }
 
-    /// Returns true if the key has a quota of its own, so that an operator named it: nobody can invent such keys.
-    fn has_own_quota(&self) -> bool {
-        false
-    }
-
-    /// Returns true if it is about the ban of a key. A ban of one key is none of its network's, so that it has no overflow.
-    fn is_of_ban(&self) -> bool {
-        false
+    /// Returns for what its bucket would need memory.
+    fn purpose(&self) -> Purpose {
+        Purpose::NewKey
     }
 
     /// Returns true if its key is one of several that servers may read in the request, and not the first.

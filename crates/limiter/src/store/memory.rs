@@ -32,11 +32,11 @@ use crate::{
 
 use self::{
     shard::{Bucket, Locked, Name, Shard, named_bytes},
-    shares::{Pool, Purpose, Share, Shares},
+    shares::{Pool, Share, Shares},
 };
 use super::{
-    Act, BucketTotal, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Refund, Reply,
-    StoreError, Usage, overrides::OverrideTable, total_of,
+    Act, BucketTotal, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Purpose,
+    Refund, Reply, StoreError, Usage, overrides::OverrideTable, total_of,
 };
 
 const SHARDS_LEAST: usize = 64;
@@ -451,12 +451,12 @@ impl MemoryStore {
     /// Returns true if a new key may have a bucket, and no key of its limit is counted by network.
     fn may_begin<P: Placed>(&self, charge: &P) -> bool {
         let share = self.shares.of(charge.limit());
-        let is_own = purpose(charge) != Purpose::NewKey || share.networks.buckets() == 0;
+        let is_own = charge.purpose() != Purpose::NewKey || share.networks.buckets() == 0;
         is_own && self.has_room_for_key(&share, charge)
     }
 
     fn has_room_for_key<P: Placed>(&self, share: &Share, charge: &P) -> bool {
-        self.shares.has_room(share, new_bytes(charge.charge()), purpose(charge))
+        self.shares.has_room(share, new_bytes(charge.charge()), charge.purpose())
     }
 
     /// Says where a charge is counted: each key in one place at a time. Who is counted by network stays so until that
@@ -474,7 +474,7 @@ impl MemoryStore {
         }
         let share = self.shares.of(charge.limit());
         let has_room = self.has_room_for_key(&share, charge);
-        if has_room && purpose(charge) != Purpose::NewKey {
+        if has_room && charge.purpose() != Purpose::NewKey {
             return Choice::Own;
         }
         let Some(Overflow { network, .. }) = overflow else {
@@ -648,15 +648,6 @@ fn usage(shard: &mut Shard, bucket: Name<'_>, quota: Quota, cost: u32, time_us: 
 fn newest_lease(bucket: &Bucket, charge: &Charge) -> Option<Lease> {
     let State::Leases(held) = &bucket.state else { return None };
     Some(Lease { bucket: charge.bucket.clone(), quota: charge.quota, id: held.newest()? })
-}
-
-/// Returns for what a charge that begins a bucket needs memory.
-fn purpose<P: Placed>(charge: &P) -> Purpose {
-    match (charge.is_of_ban(), charge.has_own_quota()) {
-        (true, _) => Purpose::Ban,
-        (false, true) => Purpose::NamedKey,
-        (false, false) => Purpose::NewKey,
-    }
 }
 
 /// The bytes of a bucket that a charge begins.

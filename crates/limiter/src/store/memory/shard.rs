@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Quota, State},
-    store::Charge,
+    store::{Charge, Purpose},
     text,
 };
 
 use super::{
     delay_us,
-    shares::{Pool, Purpose, Share, Shares},
+    shares::{Pool, Share, Shares},
 };
 
 /// A shard isn't swept before it has so many buckets.

@@ -17,6 +17,8 @@ use std::{
 
 use parking_lot::RwLock;
 
+use crate::store::Purpose;
+
 /// Shares of limits that were not announced; further limits count in the common share.
 const SHARES_MOST: usize = 1_000;
 /// The time for which a limit counts as counting by network after it last did.
@@ -98,21 +100,6 @@ impl Share {
         let spilled_us = self.spilled_us.load(Relaxed);
         spilled_us > 0 && time_us.saturating_sub(spilled_us) < RECENT_US
     }
-}
-
-/// The purpose for which a limit needs memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// The bucket of a new key.
-    NewKey,
-    /// The bucket of a new key that has a quota of its own.
-    NamedKey,
-    /// A ban of a key. Those of keys that clients invent must leave room for networks.
-    Ban,
-    /// More entries of a key's bucket.
-    Growth,
-    /// The bucket of a network, or more entries of it.
-    Network,
 }
 
 /// The shares of all limits.

@@ -74,15 +74,15 @@ async fn take_shadowing(
     timed: &mut TimedDecision,
     deadline: Instant,
 ) {
-    let shadowing = shares(charges, true);
-    let taken = join_all(shadowing.iter().map(|share| take_share(store, charges, share, deadline))).await;
+    let slots = by_slot(charges, true);
+    let taken = join_all(slots.iter().map(|places| take_share(store, charges, places, deadline))).await;
     // Nothing is awaited any more: what is kept from here on reaches the caller.
     for held in granted {
         timed.0.leases.extend(held.keep());
     }
-    for (share, held) in shadowing.iter().zip(taken) {
+    for (places, held) in slots.iter().zip(taken) {
         let Ok(held) = held else { continue };
-        enter(timed, share, &held.decision);
+        enter(timed, places, &held.decision);
         timed.0.leases.extend(held.keep());
     }
 }
@@ -94,16 +94,16 @@ async fn take_enforcing<'s>(
     timed: &mut TimedDecision,
     deadline: Instant,
 ) -> Result<Vec<HeldShare<'s>>, StoreError> {
-    let enforcing = shares(charges, false);
-    let taken = join_all(enforcing.iter().map(|share| take_share(store, charges, share, deadline))).await;
+    let slots = by_slot(charges, false);
+    let taken = join_all(slots.iter().map(|places| take_share(store, charges, places, deadline))).await;
     // If one fails, those that were granted are dropped.
     let mut granted = taken.into_iter().collect::<Result<Vec<_>, _>>()?;
     timed.0.admitted = granted.iter().all(|held| held.decision.admitted);
-    for (share, held) in enforcing.iter().zip(&mut granted) {
+    for (places, held) in slots.iter().zip(&mut granted) {
         if !timed.0.admitted {
             held.release_leases();
         }
-        enter(timed, share, &held.decision);
+        enter(timed, places, &held.decision);
     }
     Ok(granted)
 }
@@ -133,35 +133,35 @@ async fn look(
 /// The places of a slot's charges among the request's.
 type SlotCharges = SmallVec<[usize; 2]>;
 
-/// The charges to make that shadow, or those that don't, slot by slot.
-fn shares(charges: &Charges, shadow: bool) -> Vec<SlotCharges> {
-    let mut shares: Vec<(u16, SlotCharges)> = Vec::new();
+/// Returns the charges to make that shadow, or those that don't, slot by slot.
+fn by_slot(charges: &Charges, shadow: bool) -> Vec<SlotCharges> {
+    let mut slots: Vec<(u16, SlotCharges)> = Vec::new();
     let is_made = |place: usize| charges[place].shadow == shadow && !total_of(charges, place).only_looks;
     for (place, charge) in charges.iter().enumerate().filter(|(place, _)| is_made(*place)) {
         let slot = slot_of(&charge.bucket);
-        match shares.iter_mut().find(|(found, _)| *found == slot) {
-            Some((_, share)) => share.push(place),
-            None => shares.push((slot, SmallVec::from_slice(&[place]))),
+        match slots.iter_mut().find(|(found, _)| *found == slot) {
+            Some((_, places)) => places.push(place),
+            None => slots.push((slot, SmallVec::from_slice(&[place]))),
         }
     }
-    shares.into_iter().map(|(_, share)| share).collect()
+    slots.into_iter().map(|(_, places)| places).collect()
 }
 
 async fn take_share<'s>(
     store: &'s RedisStore,
     charges: &Charges,
-    share: &SlotCharges,
+    places: &SlotCharges,
     deadline: Instant,
 ) -> Result<HeldShare<'s>, StoreError> {
-    let asked: Charges = share.iter().map(|place| charges[*place].clone()).collect();
+    let asked: Charges = places.iter().map(|place| charges[*place].clone()).collect();
     let reply = Box::pin(store.operate(Operation::Take(asked.clone()), deadline)).await?;
     let Reply::Decision(decision) = reply else { return Err(StoreError::Malformed) };
     Ok(HeldShare { store, charges: asked, decision, is_kept: false })
 }
 
-fn enter((decision, times): &mut TimedDecision, share: &SlotCharges, part: &Decision) {
+fn enter((decision, times): &mut TimedDecision, places: &SlotCharges, part: &Decision) {
     decision.time_us = if decision.time_us == 0 { part.time_us } else { decision.time_us.min(part.time_us) };
-    for (place, outcome) in share.iter().zip(&part.outcomes) {
+    for (place, outcome) in places.iter().zip(&part.outcomes) {
         (decision.outcomes[*place], times[*place]) = (*outcome, part.time_us);
     }
 }
