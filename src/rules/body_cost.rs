@@ -19,6 +19,8 @@ use self::json::NumberAt;
 #[derive(Debug)]
 pub(super) struct BodyCost {
     number: NumberAt,
+    /// So many bytes of a byte order mark have been looked for at the beginning.
+    marked: usize,
     /// For a stream of events (WHATWG HTML, section 9.2.6), the place in it.
     place: Option<Place>,
 }
@@ -43,6 +45,8 @@ enum Line {
 }
 
 const DATA: &[u8] = b"data:";
+/// Some servers write it before JSON, where a reader may skip it (RFC 8259, section 8.1). Before events every reader does.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl BodyCost {
     /// Begins to read a body with this header. `None` if it is compressed, or neither JSON nor a stream of events.
@@ -56,11 +60,20 @@ impl BodyCost {
         let is_stream = kind == "text/event-stream";
         let place = is_stream.then_some(Place { line: Line::Start(0), after_return: false });
         let is_readable = is_stream || kind.ends_with("json");
-        is_readable.then(|| Self { number: NumberAt::new(pointer.clone()), place })
+        is_readable.then(|| Self { number: NumberAt::new(pointer.clone()), marked: 0, place })
     }
 
     /// Reads a piece of the body.
-    pub(super) fn read(&mut self, piece: &[u8]) {
+    pub(super) fn read(&mut self, mut piece: &[u8]) {
+        while let Some(expected) = BYTE_ORDER_MARK.get(self.marked)
+            && let Some((byte, rest)) = piece.split_first()
+        {
+            if byte == expected {
+                (self.marked, piece) = (self.marked + 1, rest);
+            } else {
+                self.marked = BYTE_ORDER_MARK.len();
+            }
+        }
         match &mut self.place {
             None => self.number.read(piece),
             Some(place) => piece.iter().for_each(|byte| place.read(*byte, &mut self.number)),
@@ -126,6 +139,7 @@ mod tests {
             assert_eq!(cost(kind, None, JSON, 5), Some(21), "{kind}");
         }
         assert_eq!(cost("application/json", Some("identity"), JSON, 5), Some(21));
+        assert_eq!(cost("application/json", None, &format!("\u{feff}{JSON}"), 1), Some(21));
         assert_eq!(cost("application/json", Some("gzip"), JSON, 5), None);
         assert_eq!(cost("text/plain", None, JSON, 5), None);
         assert_eq!(cost("application/x-ndjson", None, &format!("{{}}\n{JSON}\n"), 5), Some(21));
@@ -142,6 +156,8 @@ mod tests {
             (": hello\r\nevent: x\r\ndata:{\"usage\":\r\ndata:{\"total_tokens\":9}}\r\n\r\n", Some(9)),
             ("data: {\"usage\":{\r\rdata: {\"usage\":{\"total_tokens\":4}}\r\r", Some(4)),
             ("data: {\"usage\":{\"total_tokens\":3}}", Some(3)),
+            ("\u{feff}data: {\"usage\":{\"total_tokens\":6}}\n\n", Some(6)),
+            ("\u{feff}\u{feff}data: {\"usage\":{\"total_tokens\":6}}\n\n", None),
             ("data: {\"usage\":{\"total_tokens\":12", None),
             ("data: {\"usage\":{\"total_tokens\":12\n\n", Some(12)),
             (
