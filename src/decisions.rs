@@ -104,17 +104,12 @@ async fn dispatch(
     if check::serves(path) {
         return Box::pin(check::answer(gateway, peer, call)).await;
     }
-    if call.method() == Method::POST {
-        match path {
-            ratelimit::SHOULD_RATE_LIMIT => {
-                return Box::pin(ratelimit::answer(gateway, peer, call)).await;
-            }
-            "/json" => return Box::pin(ratelimit::answer_json(gateway, peer, call)).await,
-            health::CHECK | health::WATCH => return health::answer(call, is_draining).await,
-            _ => {}
-        }
-    }
     match (call.method(), path) {
+        (&Method::POST, ratelimit::SHOULD_RATE_LIMIT) => {
+            Box::pin(ratelimit::answer(gateway, peer, call)).await
+        }
+        (&Method::POST, "/json") => Box::pin(ratelimit::answer_json(gateway, peer, call)).await,
+        (&Method::POST, health::CHECK | health::WATCH) => health::answer(call, is_draining).await,
         (&Method::POST, authorization::CHECK) => Box::pin(authorization::answer(gateway, peer, call)).await,
         _ => Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(Rejection::NoRoute)),
     }

@@ -3,7 +3,7 @@
 //! An [`Upstream`] picks a healthy server ([`health`]) with its [`balance`], and the [`pool`] provides a
 //! connection to it. Bodies are streamed in both directions and never buffered whole. A request that may
 //! safely be sent again ([`retry`]) goes to a new connection if the server had closed the reused one, and to
-//! another server if the first can't be reached. Nothing else is sent twice.
+//! another server if the first can't be reached.
 
 pub(crate) mod address;
 pub(crate) mod balance;
@@ -109,7 +109,7 @@ pub struct ServerStatus<'s> {
 
 impl Upstream {
     /// Creates an upstream from the configuration. Servers that are also in `before` keep their connections
-    /// and their state. Must be called in a tokio runtime, which then runs the health checks.
+    /// and their state. Must be called in a tokio runtime, which then runs the health checks and resolves names.
     pub fn new(name: &str, config: &config::UpstreamSettings, before: Option<&Self>) -> Self {
         let before = match before {
             Some(Self::Servers(before)) => Some(&**before),
@@ -121,7 +121,7 @@ impl Upstream {
         }
     }
 
-    /// Stops the health checks after another upstream has replaced this one. Requests in flight continue.
+    /// Stops the health checks and the resolution of names after another upstream has replaced this one. Requests in flight continue.
     pub fn retire(&self) {
         if let Self::Servers(servers) = self {
             servers.retire();

@@ -98,8 +98,9 @@ impl UpstreamConnection {
     /// [`Self::http1`].
     ///
     /// # Errors
-    /// The connection or the request failed before the response. The request is left in its place if it can be sent again, because it
-    /// has no body or wasn't sent, unless an HTTP/2 server has reset it. The error says if that is safe.
+    /// The connection or the request failed before the response. The request is left in its place if it could be sent again: it has no
+    /// body or, with HTTP/2, the connection was closed before it was sent. It isn't left where an HTTP/2 server has reset it without
+    /// refusing it. `is_safe` says whether the server can't have processed it.
     pub async fn send(
         &mut self,
         request: &mut Option<Request<Body>>,

@@ -60,7 +60,7 @@ impl Failure {
         Self::Broken(cause.into())
     }
 
-    /// Returns the cause's name in metrics, if it concerns a single server.
+    /// Returns the cause's name in metrics and logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Busy => "busy",

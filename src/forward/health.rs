@@ -101,7 +101,7 @@ fn now_ms() -> u64 {
 #[derive(Debug)]
 pub struct Ejector {
     terms: Eject,
-    /// TunnelCounts while a server is ejected, so that the maximum share is never exceeded.
+    /// Held while a server is ejected, so that two ejections at once can't exceed the maximum share.
     ejecting: Mutex<()>,
 }
 

@@ -245,8 +245,8 @@ impl UpstreamServer {
         }
     }
 
-    /// Keeps no connections from now on, because a reload has removed the server. Threads close theirs by
-    /// [`Self::close_idle`].
+    /// Keeps no connections from now on, because a reload has removed the server. Each thread closes its own soon
+    /// ([`Self::close_idle`]).
     pub fn retire(&self) {
         self.is_retired.store(true, Relaxed);
     }

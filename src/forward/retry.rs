@@ -1,5 +1,6 @@
-//! Retries: a request may be sent again if it never left the gateway, or if it is idempotent and got no response (RFC 9110,
-//! section 9.2.2; RFC 9112, section 9.3.1).
+//! Retries. A request is sent again only if the server can't have processed it, since the connection failed before the whole head was
+//! written or an HTTP/2 server refused it, or if it is idempotent, went to a reused connection, and nothing came back (RFC 9110,
+//! section 9.2.2; RFC 9112, section 9.3.1). A body that has begun is never sent again.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

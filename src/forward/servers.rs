@@ -131,7 +131,7 @@ impl Servers {
         self.without_healthy.load(Relaxed)
     }
 
-    /// Stops the health checks.
+    /// Stops the health checks and the resolution of names.
     pub fn retire(&self) {
         self.watchers.lock().abort_all();
     }

@@ -134,7 +134,7 @@ impl Facts {
         self.request_id =
             client.peer_is_trusted.then(|| headers::request_id(&parts.headers).cloned()).flatten();
         if let Some(record) = &mut self.record {
-            record.identify(client, &parts.headers);
+            record.identify(client, self.request_id.clone());
         }
     }
 

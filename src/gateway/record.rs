@@ -7,17 +7,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hyper::{HeaderMap, Method, header::HeaderValue, http::request::Parts};
+use hyper::{Method, header::HeaderValue, http::request::Parts};
 use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::Key;
 
 use crate::{
-    forward::{
-        Visits,
-        headers::{Client, X_REQUEST_ID},
-    },
+    forward::{Visits, headers::Client},
     rules::Decided,
     trace::Context,
 };
@@ -172,10 +169,9 @@ impl Record {
         }
     }
 
-    /// Notes the client, and the request id if it comes from a trusted proxy.
-    pub(super) fn identify(&mut self, client: &Client, headers: &HeaderMap) {
-        self.client = client.address;
-        self.request_id = headers.get(X_REQUEST_ID).filter(|_| client.peer_is_trusted).cloned();
+    /// Notes the client, and the request id if a trusted proxy has stated it.
+    pub(super) fn identify(&mut self, client: &Client, request_id: Option<HeaderValue>) {
+        (self.client, self.request_id) = (client.address, request_id);
     }
 
     /// Notes the host and the path of the route, if the request is traced.

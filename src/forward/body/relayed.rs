@@ -1,8 +1,6 @@
 //! An upstream's response body, which holds the connection that it is received on.
 
 use std::{
-    error::Error,
-    fmt,
     future::poll_fn,
     mem,
     pin::Pin,
@@ -17,6 +15,7 @@ use tokio::{task::AbortHandle, time::Sleep};
 use tollgate_http1::head::Spelt;
 
 use crate::forward::{
+    Failure,
     connection::{Http1, ReceivedBody},
     headers,
     pool::LentConnection,
@@ -103,18 +102,6 @@ impl ResponseConnection {
     }
 }
 
-/// The error that the route's timeout is over.
-#[derive(Debug)]
-struct TooLong;
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request took longer than its route allows")
-    }
-}
-
-impl Error for TooLong {}
-
 impl Relayed {
     /// Returns the body of a response. It holds the connection until the body ends. If it is dropped earlier,
     /// the connection is closed.
@@ -135,7 +122,7 @@ impl Relayed {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
-            true => Poll::Ready(Some(Err(TooLong.into()))),
+            true => Poll::Ready(Some(Err(Failure::ExchangeTimeout.into()))),
             false => {
                 self.poll_next(context).map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
             }

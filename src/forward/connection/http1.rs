@@ -47,7 +47,8 @@ pub(crate) struct Http1 {
     omits_body: bool,
     /// The number of interim responses to the current request.
     hints: usize,
-    /// True if any byte of the request may have reached the server; and if the server has sent any since.
+    /// True once the whole head has been written: before that, the server can't have processed the request. And true if the server has
+    /// sent anything since.
     has_sent: bool,
     has_received: bool,
     /// The error in sending the rest of the request, and the task that reads the response meanwhile.
@@ -94,7 +95,7 @@ impl Http1 {
         self.spelling.take()
     }
 
-    /// Returns true if any byte of the request may have reached the server.
+    /// Returns true if the server may have processed the request.
     pub(super) fn has_sent(&self) -> bool {
         self.has_sent
     }

@@ -30,7 +30,8 @@ type TimedDecision = (Decision, Vec<u64>);
 
 /// Decides a request. Its shadowing charges are asked last, and those whose node fails decide nothing.
 ///
-/// Those on a bucket that an enforcing charge is on aren't made. They are asked with it, before it is made.
+/// A shadowing charge on the bucket of an enforcing one isn't recorded. Its delay is read in the first look, before the enforcing
+/// charge takes room.
 pub(super) async fn take(
     store: &RedisStore,
     charges: Charges,

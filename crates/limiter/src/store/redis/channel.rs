@@ -19,7 +19,8 @@ use super::connection::{CONNECT_TIMEOUT, Connection};
 
 /// Messages that can wait for a subscriber.
 const MESSAGES_MOST: usize = 64;
-const RECONNECT_EVERY: Duration = Duration::from_millis(200);
+/// The pause after a connection has ended.
+pub(super) const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
 /// The messages of a channel, from the server that `server` names at the time.
 pub(super) fn subscribe(

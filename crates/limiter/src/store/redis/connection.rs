@@ -82,7 +82,7 @@ impl Access {
         Config { server: ServerConfig::Centralized { server }, ..self.base.clone() }
     }
 
-    /// Access to what an url that isn't a Cluster's names.
+    /// Access to the servers of a URL. Those of a Cluster have a connection each, see [`Self::to`].
     pub(super) fn to_servers(&self, servers: &RedisServers) -> Config {
         let server = match servers {
             RedisServers::One(endpoint) => return self.to(endpoint),

@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use super::{
-    StoreError, channel,
+    StoreError,
+    channel::{self, RECONNECT_EVERY},
     connection::{CONNECT_TIMEOUT, Connection, failure},
     node::SharedNode,
 };
@@ -30,9 +31,8 @@ const SWITCHED: &str = "+switch-master";
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The time for which a Sentinel is heeded, if there are others.
 const HEEDED_FOR: Duration = Duration::from_secs(5);
-/// Attempts to reach a new primary, each of which may last for the client's timeout.
+/// A thread's attempts to reach a new primary. One that fails lasts [`CONNECT_TIMEOUT`] at most.
 const ATTEMPTS: usize = 20;
-const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
 /// A primary as a Sentinel names it.
 struct Primary {

@@ -193,10 +193,9 @@ impl<'t> Parts<'t> {
     }
 
     fn login(&self) -> Result<RedisLogin, String> {
-        let (user, password) = self.user_info.unwrap_or_default().split_once(':').unwrap_or_else(|| {
-            // Without a colon, all of it is the user, as in any URL.
-            (self.user_info.unwrap_or_default(), "")
-        });
+        let info = self.user_info.unwrap_or_default();
+        // Without a colon, all of it is the user, as in any URL.
+        let (user, password) = info.split_once(':').unwrap_or((info, ""));
         let part = |text: &str| match decode(text) {
             Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
             None => Err(no_url()),

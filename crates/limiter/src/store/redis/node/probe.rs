@@ -28,8 +28,8 @@ const PROBES_PER_LOOK: u32 = 3;
 /// hasn't would open it again.
 const PROBES_FOR_OTHERS: u32 = 3;
 
-/// The breaker is closed with it: also where the probes end with their runtime, for the next call that fails
-/// has others begin.
+/// Closes the breaker when it is dropped, also because the probes' runtime ends: the next call that fails then starts probes on its
+/// own.
 pub(super) struct Probing(pub(super) Arc<SharedNode>);
 
 impl Drop for Probing {
