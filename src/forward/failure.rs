@@ -7,7 +7,7 @@ use super::body::{BoxError, Fault};
 /// The cause of a request without a response.
 #[derive(Debug)]
 pub enum Failure {
-    /// The upstream already has the most requests in flight.
+    /// The upstream already has the most requests in flight or, with HTTP/2, no connection to the server has room for another one.
     Busy,
     /// No server answers its probes.
     NoneHealthy {
@@ -79,6 +79,31 @@ impl Failure {
             Self::ExchangeTimeout => "exchange_timeout",
         }
     }
+
+    /// Returns the underlying error, for operators.
+    pub fn cause(&self) -> String {
+        self.source().map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
+    }
+
+    /// Returns true if the client caused the failure, or may have.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Self::Request(_) | Self::Unfinished(_))
+    }
+
+    /// Returns true if the failure says something of the server: not if the client may have caused it, nor if no server was asked.
+    pub(super) fn is_of_server(&self) -> bool {
+        let was_asked = !matches!(self, Self::Busy | Self::NoneHealthy { .. });
+        was_asked && !self.is_of_client() && !self.is_of_malformed_request()
+    }
+
+    /// Returns true if an HTTP/2 server has reset only this request, with PROTOCOL_ERROR. Servers do that with requests that they
+    /// take for malformed (RFC 9113, section 8.1.1).
+    fn is_of_malformed_request(&self) -> bool {
+        let Self::Broken(cause) = self else { return false };
+        cause.downcast_ref::<h2::Error>().is_some_and(|error| {
+            error.is_reset() && error.is_remote() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR)
+        })
+    }
 }
 
 impl fmt::Display for Failure {
@@ -103,13 +128,6 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Failure {
-    /// Returns the underlying error, for operators.
-    pub fn cause(&self) -> String {
-        self.source().map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
-    }
-}
-
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
@@ -128,21 +146,5 @@ fn is_about_certificate(error: &io::Error) -> bool {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
         Self::Request(fault)
-    }
-}
-
-impl Failure {
-    /// Returns true if the client caused the failure, or may have.
-    pub fn is_of_client(&self) -> bool {
-        matches!(self, Self::Request(_) | Self::Unfinished(_))
-    }
-
-    /// Returns true if an HTTP/2 server has reset only this request, with PROTOCOL_ERROR. Servers do that with requests that they
-    /// take for malformed (RFC 9113, section 8.1.1).
-    pub(super) fn is_of_malformed_request(&self) -> bool {
-        let Self::Broken(cause) = self else { return false };
-        cause.downcast_ref::<h2::Error>().is_some_and(|error| {
-            error.is_reset() && error.is_remote() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR)
-        })
     }
 }

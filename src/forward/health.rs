@@ -150,9 +150,7 @@ impl Ejector {
 fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     match answered {
         Ok(status) => Some(matches!(status.as_u16(), 502..=504)),
-        Err(Failure::Busy | Failure::NoneHealthy { .. }) => None,
-        Err(failure) if failure.is_of_client() || failure.is_of_malformed_request() => None,
-        Err(_) => Some(true),
+        Err(failure) => failure.is_of_server().then_some(true),
     }
 }
 

@@ -60,8 +60,6 @@ impl Outages {
                 self.end(&self.failing, upstream, server, "answers again");
                 self.end(&self.busy, upstream, server, "has free connections again");
             }
-            // The client's failures, and those without a server, say nothing of this one.
-            Some(failure) if failure.is_of_client() || matches!(failure, Failure::NoneHealthy { .. }) => {}
             Some(Failure::Busy) => {
                 if self.busy.begin(Failure::Busy.kind(), Instant::now()) {
                     let (url, remedy) =
@@ -69,7 +67,7 @@ impl Outages {
                     tracing::warn!(upstream, server = %url, "all connections are in use ({remedy})");
                 }
             }
-            Some(failure) => {
+            Some(failure) if failure.is_of_server() => {
                 self.has_failed.store(true, Relaxed);
                 let code = failure.kind();
                 if self.failing.begin(code, Instant::now()) {
@@ -77,6 +75,7 @@ impl Outages {
                     tracing::warn!(upstream, server = %url, %address, code, "a server fails: {cause}");
                 }
             }
+            Some(_) => {}
         }
     }
 

@@ -383,7 +383,9 @@ impl LentConnection {
             // The request body may still be in transit.
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
-                if let Ok(Ok(())) = timeout(READY_WITHIN, http1.ready()).await {
+                if let Ok(Ok(())) = timeout(READY_WITHIN, http1.ready()).await
+                    && connection.is_ready()
+                {
                     in_flight.server.keep(connection);
                 }
             });

@@ -183,8 +183,8 @@ impl Servers {
                 visits.end(took, &answered);
             }
             self.note_result(server, took, answered.as_ref().map(Response::status));
-            // The limit is the upstream's, so another server wouldn't help.
-            let is_busy = matches!(answered, Err(Failure::Busy));
+            // The bound on requests is the upstream's, so another server wouldn't help. That of a connection for HTTP/2 is the server's.
+            let is_busy = matches!(answered, Err(Failure::Busy)) && !server.expects_http2();
             let is_late = deadline.is_some_and(|deadline| deadline <= sent + took);
             if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
                 return answered.map(|response| response.map(|body| body.until(deadline, upload)));

@@ -56,7 +56,9 @@ pub(super) struct Http2Streams {
     sent: AtomicUsize,
     /// The number of requests that were given up before their response had ended.
     cancelled: AtomicUsize,
-    /// The time of the first request since anything was read. `None` if there is none.
+    /// The number of requests whose response is awaited.
+    awaited: AtomicUsize,
+    /// The time of the first request since anything was read. `None` if there is none, or if no response is awaited any more.
     pub(super) silent_since: Mutex<Option<Instant>>,
     /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
@@ -127,6 +129,7 @@ pub(super) struct AwaitedResponse<'s>(&'s Http2Streams);
 
 impl<'s> AwaitedResponse<'s> {
     pub(super) fn begin(streams: &'s Http2Streams) -> Self {
+        streams.awaited.fetch_add(1, Relaxed);
         streams.silent_since.lock().get_or_insert_with(Instant::now);
         Self(streams)
     }
@@ -136,6 +139,9 @@ impl Drop for AwaitedResponse<'_> {
     fn drop(&mut self) {
         if self.0.is_silent() {
             self.0.is_suspect.store(true, Relaxed);
+        }
+        if self.0.awaited.fetch_sub(1, Relaxed) == 1 {
+            *self.0.silent_since.lock() = None;
         }
     }
 }
@@ -180,5 +186,33 @@ impl Drop for Http2Handle {
         if streams.lent.fetch_sub(1, Relaxed) == 1 || has_enough {
             streams.retire();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_silent_only_while_a_response_is_awaited() {
+        let streams = Arc::new(Http2Streams::default());
+        streams.note_most(Some(AT_A_TIME_MOST));
+        let first = AwaitedResponse::begin(&streams);
+        advance(SILENCE_MOST / 2).await;
+        let second = AwaitedResponse::begin(&streams);
+        drop(first);
+        advance(SILENCE_MOST / 4).await;
+        drop(second);
+        advance(SILENCE_MOST).await;
+        assert!(streams.lend().is_some());
+        let third = AwaitedResponse::begin(&streams);
+        advance(SILENCE_MOST / 2).await;
+        assert!(streams.lend().is_some());
+        advance(SILENCE_MOST / 2).await;
+        assert!(streams.lend().is_none());
+        drop(third);
+        assert!(streams.is_suspect.load(Relaxed));
     }
 }

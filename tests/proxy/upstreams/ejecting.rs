@@ -3,6 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::Response;
 
+use super::failing::metrics;
 use crate::{
     harness::{
         frames::{Frames, HEADERS, INTERNAL_ERROR, PROTOCOL_ERROR},
@@ -108,10 +109,16 @@ fn requests_that_a_server_takes_for_malformed_do_not_eject_it() {
         let list = [resetting.url(), good.url()].map(quoted);
         let keys =
             "http2 = true\nbalance = \"round-robin\"\neject = { failures = 1, for = \"1h\", max = \"50%\" }";
-        let gateway = Gateway::start(&forward_to(&list, keys));
+        let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}", forward_to(&list, keys));
+        let gateway = Gateway::start(&toml);
         let mut client = gateway.client();
         let statuses = [(); 20].map(|()| client.get("/%").status);
         assert_eq!(statuses.iter().filter(|status| **status == 502).count(), resets, "{statuses:?}");
+        let healthy = format!(
+            "tollgate_upstream_healthy{{upstream=\"api\",server=\"{}\"}}",
+            resetting.url().trim_start_matches("http://")
+        );
+        assert_eq!(metrics(&gateway).of(&healthy), f64::from(resets > 1), "{code}");
     }
 }
 

@@ -26,7 +26,7 @@ fn revive(address: SocketAddr) {
 }
 
 /// Returns the metrics of a gateway's admin port.
-fn metrics(gateway: &Gateway) -> Metrics {
+pub(super) fn metrics(gateway: &Gateway) -> Metrics {
     let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     Metrics::scrape(admin.lines().next().unwrap())
 }

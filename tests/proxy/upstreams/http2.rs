@@ -138,6 +138,25 @@ fn beyond_the_most_connections_a_request_is_refused() {
 }
 
 #[test]
+fn where_one_server_has_no_room_another_one_is_asked() {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(1);
+    let (full, answers) = waiting(Speech::Http2(builder));
+    let other = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("other")) });
+    let list = [&full, &other].map(|server| quoted(server.url()));
+    let keys = "http2 = true\nmax_connections = 1\nbalance = \"round-robin\"\ntimeouts = { idle = \"1h\" }";
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&list, keys)));
+    let mut clients = [(); 2].map(|()| gateway.client());
+    clients.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    wait_until("each server gets a request", || (full.count(), other.count()) == (1, 1));
+    assert_eq!([(); 10].map(|()| gateway.get("/").text()), ["other"; 10]);
+    answers.add_permits(1);
+    let mut texts = clients.map(|mut client| client.answer().text());
+    texts.sort();
+    assert_eq!(texts, ["hello", "other"]);
+}
+
+#[test]
 fn connections_with_free_streams_are_kept_beside_the_last_used_one() {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(2);
