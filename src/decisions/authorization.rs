@@ -53,8 +53,6 @@ pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Uplo
 /// # Errors
 /// The call can't be read, or doesn't describe an HTTP request.
 async fn described(body: Upload) -> Result<(Option<String>, HttpRequest), Status> {
-    let bytes = Some(super::BODY_MOST);
-    let body = body.at_most(bytes).map_err(|fault| Status::invalid(fault.to_string()))?;
     let attributes = grpc::read::<CheckRequest>(body).await?.attributes.unwrap_or_default();
     let http = attributes.request.and_then(|request| request.http);
     let http = http.ok_or_else(|| Status::invalid("the call describes no HTTP request"))?;

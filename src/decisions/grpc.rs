@@ -23,7 +23,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 
 /// The most bytes of a message.
-pub(super) const MESSAGE_MOST: usize = 1 << 20;
+const MESSAGE_MOST: usize = 1 << 20;
 /// The longest timeout that a caller can state. Nothing here takes as long, and a longer one can't be added to a time.
 const TIMEOUT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes before a message: whether it is compressed, and its length.

@@ -20,7 +20,7 @@ use crate::gateway::{
     plan::descriptors::{self, DescriptorPlan},
 };
 
-use super::grpc::{self, Code, MESSAGE_MOST, PREFIX_BYTES, Status};
+use super::grpc::{self, Code, Status};
 use answer::CallAnswer;
 pub(crate) use messages::Unit;
 use messages::{Descriptor, LimitOverride, OverrideUnit, RateLimitRequest, RateLimitResponse};
@@ -38,11 +38,7 @@ pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Uplo
     let (parts, body) = call.into_parts();
     let timeout = grpc::timeout(&parts.headers);
     let mut exchange = Exchange::begin(gateway, peer, &parts);
-    let read = match body.at_most(Some((PREFIX_BYTES + MESSAGE_MOST) as u64)) {
-        Ok(body) => grpc::read(body).await,
-        Err(fault) => Err(Status::new(Code::ResourceExhausted, fault.to_string())),
-    };
-    let answered = match read {
+    let answered = match grpc::read(body).await {
         Ok(request) => decide(&mut exchange, &request, timeout).await,
         Err(status) => Err(status),
     };

@@ -80,6 +80,7 @@ impl Exchange {
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
         if let Some((place, refusal)) = uncountable {
             rules::record_reports(limiter, &rules, &asks, deadline).await;
+            facts.note_decided();
             facts.is_refused = true;
             return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
         }

@@ -71,6 +71,28 @@ fn a_planned_failover_that_no_message_tells_of_is_noticed() {
     assert_eq!(sentinels.servers[0].info("role"), "master");
 }
 
+/// The Sentinels' user may ask, and not listen.
+#[test]
+fn a_planned_failover_is_noticed_without_the_right_to_listen() {
+    let sentinels = Sentinels::start();
+    let [old, new] = &sentinels.servers;
+    old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]);
+    let rights = "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|sentinels";
+    let words: Vec<&str> = "ACL SETUSER asker on >hunter2".split(' ').chain(rights.split(' ')).collect();
+    sentinels.command(&words);
+    let (port, login) = (sentinels.port(), "sentinelUsername=asker&sentinelPassword=hunter2");
+    let url = format!("redis-sentinel://127.0.0.1:{port}?service={SERVICE}&{login}");
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    sentinels.fail_over();
+    let mut others = (0..).map(|number| format!("other{number}"));
+    wait_until("the new primary is asked", || {
+        let other = others.next().unwrap();
+        ask(&gateway, &other) == 200 && new.keys(&format!("*{other}*")).len() == 1
+    });
+    assert_eq!(old.info("role"), "master");
+}
+
 /// A Sentinel that is cut off from the others goes on naming the old primary, if that lives on.
 #[test]
 fn a_sentinel_that_has_missed_a_failover_is_not_believed_for_long() {
@@ -78,9 +100,11 @@ fn a_sentinel_that_has_missed_a_failover_is_not_believed_for_long() {
     let [old, new] = &sentinels.servers;
     // Sentinels can't have it follow the new primary, nor learn of others by it.
     old.command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof", "-publish"]);
-    let stale = Sentinel::start(old.port());
     sentinels.fail_over();
     wait_until("the replica is a primary", || new.info("role") == "master");
+    // By a replica it would learn of the others.
+    wait_until("the old primary has none", || old.info("connected_slaves") == "0");
+    let stale = Sentinel::start(old.port());
     let others = Cut::before(sentinels.port());
     others.set(Fault::Refuse);
     let (first, second) = (stale.port(), others.port());

@@ -89,7 +89,7 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
                     if is_new == Some(true) || is_new.is_some() && is_first && is_elsewhere(&shared, &address)
                     {
                         tracing::info!("the store's Sentinels name another primary: {address}");
-                        follow(&shared, sentinel.clone());
+                        follow(&shared, &sentinel);
                     }
                 }
                 is_first = false;
@@ -98,12 +98,19 @@ pub(super) async fn watch(shared: Weak<SharedNode>) {
                 if let Some(address) = switched_to(&announced, service_name) {
                     tracing::info!("the store's Sentinels have switched to another primary: {announced}");
                     opinions.note_switch(address);
-                    follow(&shared, sentinel.clone());
+                    follow(&shared, &sentinel);
                 }
             }
         };
+        // Who has no right to listen still asks. If the Sentinel is gone, asking fails.
+        let listening = async {
+            loop {
+                channel::listen(SWITCHED, &to_sentinel, &sender).await;
+                sleep(HEEDED_FOR).await;
+            }
+        };
         tokio::select! {
-            () = channel::listen(SWITCHED, &to_sentinel, &sender) => {}
+            () = listening => {}
             () = heed => {}
         }
         sleep(RECONNECT_EVERY).await;
@@ -178,17 +185,18 @@ fn is_elsewhere(shared: &Weak<SharedNode>, address: &str) -> bool {
 }
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
-fn follow(shared: &Weak<SharedNode>, sentinel: Server) {
+fn follow(shared: &Weak<SharedNode>, sentinel: &Server) {
     let Some(shared) = shared.upgrade() else { return };
-    let mut config = shared.config().as_ref().clone();
-    if let ServerConfig::Sentinel { hosts, .. } = &mut config.server {
-        *hosts = vec![sentinel];
-    }
     for batcher in shared.batchers() {
-        let config = config.clone();
+        let sentinel = sentinel.clone();
         batcher.runtime.clone().spawn(async move {
             // The old primary may be as well as the new one, and would go on counting.
             for _ in 0..ATTEMPTS {
+                // The login may change meanwhile.
+                let mut config = batcher.shared.config().as_ref().clone();
+                if let ServerConfig::Sentinel { hosts, .. } = &mut config.server {
+                    *hosts = vec![sentinel.clone()];
+                }
                 if batcher.go_over_to(&config).await {
                     return;
                 }
