@@ -141,6 +141,7 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
         if !is_jwt(text) && all.clone().any(|decoded| begins_with_name(&decoded)) {
             return Err(TooManyReadings);
         }
+        add_name_before_padding(readings, text)?;
         return all.try_for_each(|decoded| match decoded.contains(&b':') {
             // The header of a JWT.
             true if begins_with_name(&decoded) => Ok(()),
@@ -159,6 +160,27 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
     let cut = decoded(text.split(|byte| matches!(byte, b'-' | b'_')).next().unwrap_or_default(), b"");
     if begins_with_name(&cut) && !cut.ends_with(b":") && !is_json(&cut) {
         add_name_and_password(readings, &cut)?;
+    }
+    Ok(())
+}
+
+/// Adds the name alone that ends with padding, where Python's decoder stops, whatever follows or stands between (Werkzeug before 3.1.9).
+fn add_name_before_padding(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
+    let (mut digits, mut padding) = (Vec::new(), 0);
+    for byte in text {
+        let begun = digits.len() % 4;
+        if is_digit(byte) && !matches!(byte, b'-' | b'_') {
+            digits.push(*byte);
+            padding = 0;
+        } else if *byte == b'=' && begun >= 2 {
+            padding += 1;
+            if begun + padding >= 4 {
+                let name = decoded(&digits, b"");
+                let is_name = str::from_utf8(&name)
+                    .is_ok_and(|name| !name.contains(|c: char| c == ':' || c.is_control()));
+                return if is_name { add_name_and_password(readings, &name) } else { Ok(()) };
+            }
+        }
     }
     Ok(())
 }
@@ -554,6 +576,10 @@ mod tests {
             // What isn't base64: no part of it is shared
             ("Basic alice:key", &["Basic alice:key", "Basic aljCnHpHwrI6", "Bearer alice:key"]),
             ("Basic a2V5!MTI=", &["Basic a2V5!MTI=", "Basic a2V5MTI6", "Bearer a2V5!MTI="]),
+            ("Basic azE=cA==", &["Basic azE=cA==", "Basic azE6"]),
+            ("Basic azE=!", &["Basic azE=!", "Basic azE6"]),
+            ("Basic a=z!E=:p", &["Basic a=z!E=:p", "Basic azE6"]),
+            ("Basic key=k1", &["Basic key=k1"]),
             ("Basic eyJhIjoiYiJ9.x.y", &["Basic eyJhIjoiYiJ9.x.y", "Bearer eyJhIjoiYiJ9.x.y"]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
             // Any byte behind the scheme
