@@ -12,7 +12,7 @@ use http::{
 };
 use http_body::{Frame, SizeHint};
 use smallvec::SmallVec;
-use tokio::io::AsyncRead;
+use tokio::{io::AsyncRead, task::coop::poll_proceed};
 
 use super::{Input, Output, head};
 
@@ -79,7 +79,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the next frame of the body. Reads from the stream if the frame hasn't been read yet.
+    /// Returns the next frame of the body. Reads from the stream if the frame hasn't been read yet. A task's turn ends after some chunks,
+    /// however small they are: otherwise all that have arrived would keep others waiting.
     ///
     /// # Errors
     /// The connection failed or ended before the body did, or the chunked framing is invalid.
@@ -90,8 +91,12 @@ impl Decoder {
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         loop {
+            let turn = ready!(poll_proceed(context));
             match self.decode(input) {
-                Ok(Piece::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(Piece::Frame(frame)) => {
+                    turn.made_progress();
+                    return Poll::Ready(Some(Ok(frame)));
+                }
                 Ok(Piece::End) => return Poll::Ready(None),
                 Ok(Piece::Nothing) => {}
                 Err(malformed) => return Poll::Ready(Some(Err(malformed))),

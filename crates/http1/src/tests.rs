@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Wake, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -44,6 +44,23 @@ async fn read(
     }
     assert!(decoder.has_ended());
     Ok((data, trailers, input.bytes().clone()))
+}
+
+#[tokio::test]
+async fn a_turn_ends_after_some_chunks_however_small() {
+    const CHUNKS: usize = 10_000;
+    let (mut decoder, bytes) = (Decoder::chunked(0), b"1\r\nx\r\n".repeat(CHUNKS));
+    let (mut input, mut stream, mut turns, mut count) = (Input::default(), &bytes[..], 0, 0);
+    poll_fn(|context| {
+        turns += 1;
+        while count < CHUNKS {
+            ready!(decoder.poll_frame(&mut input, &mut stream, context)).unwrap().unwrap();
+            count += 1;
+        }
+        Poll::Ready(())
+    })
+    .await;
+    assert!(turns > CHUNKS / 1_000, "{turns}");
 }
 
 #[tokio::test]
