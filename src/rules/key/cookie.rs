@@ -44,10 +44,11 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
     Ok(readings)
 }
 
-/// Returns true if some servers take the name of a cookie for the one that a limit reads: as any [name](names_match), and with a
-/// prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
+/// Returns true if some servers take the name of a cookie for the one that a limit reads: as any [name](names_match), in quotes
+/// (Werkzeug 1), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
 fn is_name(sent: &[u8], name: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 2] = [b"__Host-", b"__Secure-"];
+    let sent = unquoted(sent);
     let has_prefix = |prefix| sent.strip_prefix(prefix).is_some_and(|sent| names_match(sent, name));
     names_match(sent, name) || PREFIXES.into_iter().any(has_prefix)
 }
@@ -393,6 +394,7 @@ mod tests {
             ("a=b;, sid=k1", &[None, Some("k1")]),
             ("sid \u{a0}=k1", &[None, Some("k1")]),
             ("sid=r; __Host-sid=k1", &[Some("r"), Some("k1")]),
+            ("\"sid\"=k1", &[None, Some("k1")]),
             ("__Secure-sid=k1", &[None, Some("k1")]),
             // Pairs
             ("a=1 sid=k1", &[None, Some("k1")]),

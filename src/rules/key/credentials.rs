@@ -164,25 +164,32 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
     Ok(())
 }
 
-/// Adds the name alone that ends with padding, where Python's decoder stops, whatever follows or stands between (Werkzeug before 3.1.9).
+/// Adds a name alone before padding, whatever follows: Node.js stops at the first `=`, Python where a group of four is complete.
 fn add_name_before_padding(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
-    let (mut digits, mut padding) = (Vec::new(), 0);
-    for byte in text {
-        let begun = digits.len() % 4;
-        if is_digit(byte) && !matches!(byte, b'-' | b'_') {
-            digits.push(*byte);
-            padding = 0;
-        } else if *byte == b'=' && begun >= 2 {
-            padding += 1;
-            if begun + padding >= 4 {
-                let name = decoded(&digits, b"");
-                let is_name = str::from_utf8(&name)
-                    .is_ok_and(|name| !name.contains(|c: char| c == ':' || c.is_control()));
-                return if is_name { add_name_and_password(readings, &name) } else { Ok(()) };
-            }
+    let first = text.split(|byte| *byte == b'=').next().unwrap_or_default();
+    for name in [decoded(first, b""), decoded(before_padding(text), b"-_")] {
+        let is_name = |name: &str| !name.is_empty() && !name.contains(|c: char| c == ':' || c.is_control());
+        if str::from_utf8(&name).is_ok_and(is_name) {
+            add_name_and_password(readings, &name)?;
         }
     }
     Ok(())
+}
+
+/// Returns what Python's decoder of base64 looks at.
+fn before_padding(text: &[u8]) -> &[u8] {
+    let (mut digits, mut padding) = (0, 0);
+    for (at, byte) in text.iter().enumerate() {
+        if is_digit(byte) && !matches!(byte, b'-' | b'_') {
+            (digits, padding) = (digits + 1, 0);
+        } else if *byte == b'=' && digits % 4 >= 2 {
+            padding += 1;
+            if digits % 4 + padding >= 4 {
+                return &text[..at];
+            }
+        }
+    }
+    text
 }
 
 /// Adds what decoders of base64 read, if it has a name and a password: a key behind another scheme is no name.
@@ -579,6 +586,8 @@ mod tests {
             ("Basic azE=cA==", &["Basic azE=cA==", "Basic azE6"]),
             ("Basic azE=!", &["Basic azE=!", "Basic azE6"]),
             ("Basic a=z!E=:p", &["Basic a=z!E=:p", "Basic azE6"]),
+            ("Basic azEy=!", &["Basic azEy=!", "Basic azEyOg=="]),
+            ("Basic azEy=abcd", &["Basic azEy=abcd", "Basic azEyOg=="]),
             ("Basic key=k1", &["Basic key=k1"]),
             ("Basic eyJhIjoiYiJ9.x.y", &["Basic eyJhIjoiYiJ9.x.y", "Bearer eyJhIjoiYiJ9.x.y"]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
