@@ -124,7 +124,7 @@ fn each_route_says_why_it_is_not_taken() {
             ],
         ),
         (
-            &["PUT", "/v1/orders/7?preview=1", "-H", "X-Version: 2"],
+            &["PUT", "/v1/orders/7?preview=1", "-H", "X-Version: 2", "-H", "-x: begins with a hyphen"],
             "posted",
             vec![
                 ("order", host.clone()),

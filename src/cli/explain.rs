@@ -43,7 +43,7 @@ pub(super) struct Explain {
     #[arg(required_unless_present = "descriptor")]
     url: Option<String>,
     /// Header field of the request; can be repeated
-    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", allow_hyphen_values = true)]
     headers: Vec<String>,
     /// Address that the request comes from; if it is a trusted proxy, X-Forwarded-For names the client
     /// [default: 127.0.0.1]

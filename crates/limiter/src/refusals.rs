@@ -90,9 +90,9 @@ pub(super) enum KnownAnswer<'r> {
     Refused(SmallVec<[Option<Outcome>; 1]>),
 }
 
-/// What is known of the charges of a request.
+/// The knowledge of a request's charges.
 struct Known<'r> {
-    /// How the bucket of each stands, if it is known to refuse.
+    /// The state of each one's bucket, if that is known to refuse.
     outcomes: SmallVec<[Option<Outcome>; 1]>,
     /// The buckets about which this request asks for others.
     turns: Turns<'r>,

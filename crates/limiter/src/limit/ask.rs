@@ -41,7 +41,7 @@ pub struct Ask {
     pub(crate) client: Option<IpAddr>,
     /// The number that sets it apart from the request's others for the same limit.
     pub(crate) number: u16,
-    /// Its key is one of several that servers may read in the request, and not the first.
+    /// True if its key is one of several that servers may read in the request, and not the first.
     pub(crate) is_other_reading: bool,
 }
 

@@ -95,12 +95,12 @@ enum Choice {
     Nowhere,
 }
 
-/// What was seen of the bucket of a charge, before anything was charged.
+/// The state of a charge's bucket before anything was charged.
 struct Look<'c> {
     name: Name<'c>,
     /// The index of its shard.
     index: usize,
-    /// What the request takes of it.
+    /// The permits that the request takes of it.
     total: BucketTotal,
     /// Microseconds until there is room for that; `None` if there never is.
     delay_us: Option<u64>,

@@ -137,7 +137,7 @@ pub(crate) enum NextStep {
 
 /// An estimate of the time at which permits are free.
 pub(crate) enum RoomEstimate {
-    /// Not known: the store is to be asked when so many are free.
+    /// Unknown: the store is to be asked when so many are free.
     AskStore(u32),
     /// The time, as far as it is known.
     At(Instant),
