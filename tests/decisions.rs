@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use crate::harness::{
     client::{Answer, Client},
     gateway::Gateway,
+    upstream::Upstream,
 };
 
 /// A gateway that answers other proxies.
@@ -47,6 +48,19 @@ impl Decider {
 fn address(gateway: &Gateway) -> SocketAddr {
     let (_, address) = gateway.greeting().split_once("decisions for other proxies: ").unwrap();
     address.lines().next().unwrap().parse().unwrap()
+}
+
+/// Returns the port of an upstream.
+fn port_of(upstream: &Upstream) -> u16 {
+    upstream.url().rsplit(':').next().unwrap().trim_end_matches('/').parse().unwrap()
+}
+
+/// Returns a configuration of the documents with these ports of the gateway that decides, the upstream and the proxy.
+fn with_ports(text: &str, decider: u16, upstream: u16, proxy: u16) -> String {
+    let ports = [("8081", decider), ("3000", upstream), ("8000", proxy)];
+    // A new one may contain an old one.
+    let marked = ports.iter().fold(text.to_owned(), |text, (old, _)| text.replace(old, &format!("<{old}>")));
+    ports.iter().fold(marked, |text, (old, new)| text.replace(&format!("<{old}>"), &new.to_string()))
 }
 
 /// A limit of three requests an hour and client, and a route that has it.

@@ -13,8 +13,9 @@ use tempfile::TempDir;
 
 use crate::{
     decisions::{
-        Decider,
+        Decider, port_of,
         rls::{self, Descriptor, Request},
+        with_ports,
     },
     harness::{
         client::{Answer, Client},
@@ -146,11 +147,6 @@ static_resources:
         - endpoint: {{ address: {{ socket_address: {{ address: {host}, port_value: {service_port} }} }} }}
 "#
     )
-}
-
-/// The port of an upstream.
-fn port_of(upstream: &Upstream) -> u16 {
-    upstream.url().rsplit(':').next().unwrap().trim_end_matches('/').parse().unwrap()
 }
 
 /// Sends the value of X-Api-Key as the descriptor `api_key`.
@@ -295,9 +291,9 @@ fn start_page(timeout: &str) -> (Decider, Envoy) {
     let (_, toml) = block("toml").split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
     let (decider, upstream) = (Decider::start("", toml), Upstream::hello());
     let port = free_port();
-    let yaml = block("yaml").replace("timeout: 0.1s", timeout).replace("8000", &port.to_string());
-    let yaml = yaml.replace("3000", &port_of(&upstream).to_string());
-    let envoy = Envoy::run(port, upstream, &yaml.replace("8081", &decider.address.port().to_string()));
+    let yaml = block("yaml").replace("timeout: 0.1s", timeout);
+    let yaml = with_ports(&yaml, decider.address.port(), port_of(&upstream), port);
+    let envoy = Envoy::run(port, upstream, &yaml);
     (decider, envoy)
 }
 
@@ -355,9 +351,8 @@ fn the_page_about_tokens_works_behind_envoy() {
     let (_, toml) = tokens_block("Envoy", "toml").split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
     let (decider, upstream) = (Decider::start("", toml), model());
     let port = free_port();
-    let yaml = tokens_block("Envoy", "yaml").replace("8000", &port.to_string());
-    let yaml = yaml.replace("3000", &port_of(&upstream).to_string());
-    let envoy = Envoy::run(port, upstream, &yaml.replace("8081", &decider.address.port().to_string()));
+    let yaml = with_ports(tokens_block("Envoy", "yaml"), decider.address.port(), port_of(&upstream), port);
+    let envoy = Envoy::run(port, upstream, &yaml);
     let ask = |tokens: u32| envoy.get(&format!("X-Api-Key: gold\r\nX-Tokens: {tokens}\r\n"));
     let used = || {
         let entry = Descriptor::of(&[("api_key", b"gold")]).hits(0);

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    decisions::Decider,
+    decisions::{Decider, port_of, with_ports},
     harness::{
         client::{Answer, Client},
         redis::{free_port, tls::Certificates},
@@ -62,11 +62,9 @@ impl Chain {
         command: impl FnOnce(&Path) -> Command,
     ) -> Self {
         let (upstream, port) = (Upstream::hello(), free_port());
-        let upstream_port = upstream.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
         for (name, text) in files {
-            let text = text.replace("3000", &upstream_port).replace("8000", &port.to_string());
-            let text = text.replace("8081", &decider.address.port().to_string());
             let text = text.replace("timeout: 0.2s", "timeout: 10s");
+            let text = with_ports(&text, decider.address.port(), port_of(&upstream), port);
             fs::write(folder.path().join(name), text).unwrap();
         }
         let log = fs::File::create(folder.path().join("log")).unwrap();

@@ -451,7 +451,6 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
             "GET /credentials\nAuthorization: Basic alice:key",
             &["Basic alice:wrong", "Basic alice", "Basic !"],
         ),
-        ("GET /credentials\nAuthorization: Basic YUBiLmM=:key", &["Basic YUBiLmM=", "Basic YUBiLmM=:wrong"]),
         ("GET /credentials\nAuthorization: Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"c\""]),
         ("GET /credentials\nAuthorization: Basic YWxpY2U6Pj4-Pz8_", &["Basic YWxpY2U6", "Basic YWxpY2U"]),
         ("GET /credentials\nAuthorization: Basic YTo-Pj4-", &["Basic YTo=", "Basic YTo"]),

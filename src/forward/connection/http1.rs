@@ -185,9 +185,6 @@ impl Http1 {
     fn begin(&mut self, request: &mut Request<Body>) {
         (self.has_sent, self.has_received, self.hints) = (false, false, 0);
         let encoder = frame(request);
-        // A server may leave such a body unread, and take it for the next request (RFC 9110, sections 9.3.1, 9.3.2 and 9.3.5).
-        let is_of_no_use = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
-        self.persists &= !(is_of_no_use && encoder.is_some());
         let bytes = self.output.bytes();
         bytes.reserve(512);
         bytes.extend_from_slice(request.method().as_str().as_bytes());

@@ -29,6 +29,8 @@ const AT_A_TIME_MOST: usize = 100;
 /// The number of cancelled requests after which an HTTP/2 connection gets no new ones. Even if all that are in flight are then cancelled, too,
 /// there are fewer than servers accept: Envoy and Tollgate close a connection with 250, Node.js one with 1,000.
 const CANCELLED_MOST: usize = 100;
+/// The same, for each request that the server allows at a time: Go closes a connection with four whose handlers have yet to start.
+const CANCELLED_PER_STREAM: usize = 3;
 /// The most requests that can be cancelled on an HTTP/2 connection.
 pub(super) const CANCELLED_IN_ALL: usize = CANCELLED_MOST + AT_A_TIME_MOST;
 
@@ -181,8 +183,8 @@ impl Http2Handle {
 impl Drop for Http2Handle {
     fn drop(&mut self) {
         let streams = &self.streams;
-        let has_enough =
-            !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= CANCELLED_MOST;
+        let most = streams.most.load(Relaxed).saturating_mul(CANCELLED_PER_STREAM).min(CANCELLED_MOST);
+        let has_enough = !self.has_ended.load(Relaxed) && streams.cancelled.fetch_add(1, Relaxed) + 1 >= most;
         if streams.lent.fetch_sub(1, Relaxed) == 1 || has_enough {
             streams.retire();
         }

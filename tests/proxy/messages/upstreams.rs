@@ -206,34 +206,6 @@ fn what_comes_soon_behind_an_answer_without_a_body_answers_nothing() {
     }
 }
 
-/// A server that doesn't read such a body takes it for the beginning of the next request, which may be that of another client.
-#[test]
-fn behind_a_body_that_servers_may_leave_unread_comes_no_other_request() {
-    for (method, body, connections) in [
-        ("GET", "x", 2),
-        ("HEAD", "x", 2),
-        ("DELETE", "x", 2),
-        ("POST", "x", 1),
-        ("GET", "", 1),
-        ("DELETE", "", 1),
-    ] {
-        let upstream = WireUpstream::start(|mut wire| {
-            while wire.message().is_some() {
-                wire.send(FINE.as_bytes());
-            }
-        });
-        let gateway = gateway_to(&upstream, "");
-        let mut client = gateway.client();
-        let length = body.len();
-        client.send(
-            format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes(),
-        );
-        assert_eq!(client.head().status, 200);
-        assert_eq!(client.get("/").status, 200);
-        assert_eq!(upstream.connections(), connections, "{method} {body}");
-    }
-}
-
 /// What comes while nothing is asked: the connection is used no more.
 #[test]
 fn what_comes_before_a_request_answers_nothing() {

@@ -16,7 +16,8 @@ use crate::{
         PATIENCE,
         frames::{
             CANCEL, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End, Frames, GOAWAY, HEADERS,
-            INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM, RST_STREAM, fields, frame, get,
+            INTERNAL_ERROR, MAX_CONCURRENT_STREAMS, NO_ERROR, REFUSED_STREAM, RST_STREAM, SETTINGS, fields,
+            frame, get,
         },
         gateway::Gateway,
         http2,
@@ -666,20 +667,21 @@ fn a_request_that_is_cancelled_leaves_the_connection_that_it_opens_to_others() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// A server that answers a request once its body has ended, and ends a connection with many cancelled requests, as Envoy and Tollgate
-/// do. It tells of each request.
-fn ending_after_resets() -> (WireUpstream, mpsc::Receiver<()>) {
-    const ACCEPTED: u32 = 250;
+/// A server that answers a request once its body has ended, allows so many requests at a time, and ends a connection with so many
+/// cancelled ones. It tells of each request.
+fn ending_after_resets(most: u32, accepted: u32) -> (WireUpstream, mpsc::Receiver<()>) {
     let (seen, requests) = mpsc::channel();
     let upstream = WireUpstream::start(move |wire| {
         let mut server = Frames::accept(wire);
+        let most = [&MAX_CONCURRENT_STREAMS.to_be_bytes()[..], &most.to_be_bytes()].concat();
+        server.send(SETTINGS, 0, 0, &most);
         let (answer, mut cancelled) = (fields(&[(":status", "204")]), 0);
         while let Some(frame) = server.next() {
             if frame.kind == HEADERS {
                 seen.send(()).unwrap();
             }
             cancelled += u32::from(frame.kind == RST_STREAM);
-            if cancelled == ACCEPTED {
+            if cancelled == accepted {
                 return;
             }
             if frame.kind == DATA && frame.flags & END_STREAM != 0 {
@@ -692,23 +694,26 @@ fn ending_after_resets() -> (WireUpstream, mpsc::Receiver<()>) {
 
 #[test]
 fn a_connection_has_no_more_cancelled_requests_than_servers_accept() {
-    let (upstream, requests) = ending_after_resets();
-    let gateway = gateway_to(&upstream.url());
-    let mut waiting = gateway.client();
-    waiting.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
-    requests.recv_timeout(PATIENCE).unwrap();
-    // Some at a time, and then as many as one client may have in flight at once.
-    cancel(&gateway, &requests, 20, 33);
-    cancel(&gateway, &requests, 20, 100);
-    waiting.send(b"2");
-    assert_eq!(waiting.head().status, 204);
+    // As Envoy and Tollgate, and as Go with fewer requests at a time
+    for (most, accepted) in [(200, 250), (10, 41)] {
+        let (upstream, requests) = ending_after_resets(most, accepted);
+        let gateway = gateway_to(&upstream.url());
+        let mut waiting = gateway.client();
+        waiting.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+        requests.recv_timeout(PATIENCE).unwrap();
+        // Some at a time, and then as many as one client may have in flight at once.
+        cancel(&gateway, &requests, 20, most.min(33) - 1);
+        cancel(&gateway, &requests, 20, most.min(100));
+        waiting.send(b"2");
+        assert_eq!(waiting.head().status, 204, "{most}");
+    }
 }
 
 /// A client that holds a slow request on each of them leaves connections to others.
 #[test]
 fn connections_with_many_cancelled_requests_do_not_count() {
     const HELD: usize = 3;
-    let (upstream, requests) = ending_after_resets();
+    let (upstream, requests) = ending_after_resets(200, 250);
     let forward = forward_to(&[quoted(upstream.url())], "http2 = true\nmax_connections = 1");
     let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{forward}"));
     let mut held: Vec<_> = (0..HELD).map(|_| gateway.client()).collect();
