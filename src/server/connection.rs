@@ -31,7 +31,7 @@ use super::{
     frames::Metered,
     health,
     http1::Http1Server,
-    http2::{self, Http2Request, StreamExecutor},
+    http2::{self, Http2Request, StreamExecutor, Turns},
     linger,
     settings::H2,
     slots::PeerKind,
@@ -129,15 +129,17 @@ impl ClientConnection {
         let streams =
             StreamExecutor::new(connection.streams.clone(), most, connection.settings.timeouts.idle);
         let http = http2::builder(connection.settings.max_header_bytes, is_of_many, streams.clone());
-        let served = connection.clone();
+        let (served, turns) = (connection.clone(), Arc::new(Turns::default()));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
+            let (served, turns) = (served.clone(), turns.clone());
+            let in_flight = Http2Request::begin(&served.watch);
             // Its own task isn't among the others yet.
             let has_room = served.claim_place() && streams.has_room();
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
                 let request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
+                turns.wait_for(&request).await;
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {
                     served.watch.end();

@@ -48,6 +48,8 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// The most requests of a client in a row. If it has sent more, the worker's other connections get their turn before the next one.
 const TURN_MOST: usize = 16;
+/// So many bytes of a head count as another request: keys in unusual spellings take long to read.
+const TURN_BYTES: usize = 2 << 10;
 
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
@@ -57,7 +59,7 @@ pub(super) struct Http1Server<'c, S> {
     /// The current request, if it consists of a head only and an identical one may follow.
     whole: Bytes,
     repeats: Repeats,
-    /// The number of requests received since the client was last waited for.
+    /// The number of requests received since the client was last waited for, with what their heads add.
     turn: usize,
 }
 
@@ -164,8 +166,12 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                     || bytes[partial..].contains(&b'\n')
                     || bytes.len() >= head_most
                 {
+                    let there = bytes.len();
                     match parse(input, head_most, whole) {
-                        Some(read) => return Poll::Ready(Ok(Some(read))),
+                        Some(read) => {
+                            *turn += (there - input.bytes().len()) / TURN_BYTES;
+                            return Poll::Ready(Ok(Some(read)));
+                        }
                         None => partial = input.bytes().len(),
                     }
                 }

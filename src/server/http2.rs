@@ -17,9 +17,10 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{Response, StatusCode, header::CONTENT_LENGTH, rt::Executor, server::conn::http2};
+use hyper::{Request, Response, StatusCode, header::CONTENT_LENGTH, rt::Executor, server::conn::http2};
 use tokio::{
-    sync::oneshot,
+    sync::{Mutex, oneshot},
+    task::yield_now,
     task_local,
     time::{Instant, timeout},
 };
@@ -47,6 +48,9 @@ const MALFORMED_MOST: usize = 1024;
 /// The most requests in flight on a connection of a proxy, and cancelled ones. Envoy sends all that are pending on a new connection
 /// before it knows the bound, by default at most 1,024, and lets those pass that are refused.
 const OF_PROXY_MOST: u32 = 4096;
+/// The bytes of a head from which on a request waits for its turn. A few bytes can be sent for it (RFC 7541), and keys in unusual
+/// spellings take long to read.
+const LARGE_HEAD: usize = 2 << 10;
 
 /// Returns the settings for a connection with this limit for heads, of one client or of many.
 pub(super) fn builder(
@@ -93,6 +97,22 @@ impl StreamExecutor {
     /// can't block all others.
     pub(super) fn has_room(&self) -> bool {
         self.own.is_empty() || self.all.len() < self.most
+    }
+}
+
+/// The turns of a connection's requests with large heads: one at a time, and the worker's other connections in between.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<()>);
+
+impl Turns {
+    /// Waits for the turn of a request, if it has a large head.
+    pub(super) async fn wait_for<B>(&self, request: &Request<B>) {
+        let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+        let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+        if target + fields.sum::<usize>() >= LARGE_HEAD {
+            let _turn = self.0.lock().await;
+            yield_now().await;
+        }
     }
 }
 
@@ -264,5 +284,34 @@ impl HttpBody for Http2Body {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// The test's task stands for the worker's other connections.
+    #[tokio::test]
+    async fn a_client_with_large_heads_gets_few_answers_a_turn() {
+        const REQUESTS: usize = 100;
+        let (turns, answered) = (Arc::new(Turns::default()), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..REQUESTS {
+            let (turns, answered) = (turns.clone(), answered.clone());
+            tokio::spawn(async move {
+                let request = Request::builder().header("x", "a".repeat(LARGE_HEAD)).body(()).unwrap();
+                turns.wait_for(&request).await;
+                answered.fetch_add(1, Relaxed);
+            });
+        }
+        let mut before = 0;
+        while before < REQUESTS {
+            yield_now().await;
+            let now = answered.load(Relaxed);
+            assert!(now - before <= 2, "{before} {now}");
+            before = now;
+        }
     }
 }
