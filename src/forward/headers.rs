@@ -171,11 +171,13 @@ fn trim_values(headers: &mut HeaderMap) {
     }
 }
 
-/// Joins a cookie that HTTP/2 has split into several fields (RFC 9113, section 8.2.3).
+/// Joins a cookie that HTTP/2 has split into several fields (RFC 9113, section 8.2.3). Empty ones would leave a space at an end, for
+/// which some servers end an HTTP/2 connection.
 fn join_cookie(headers: &mut HeaderMap) {
     let mut parts = headers.get_all(COOKIE).into_iter();
     if let (Some(_), Some(_)) = (parts.next(), parts.next()) {
-        let parts: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
+        let parts = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes);
+        let parts: Vec<&[u8]> = parts.filter(|part| !part.is_empty()).collect();
         let cookie = HeaderValue::from_bytes(&parts.join(&b"; "[..])).expect("each was a value");
         headers.insert(COOKIE, cookie);
     }
