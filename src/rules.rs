@@ -157,8 +157,9 @@ impl Rule {
         };
         let client = descriptor::client(value);
         self.terms_of(descriptor::count(&self.config, value), |keys| {
-            let ask = |(reading, CountedKey { key, rate: own })| {
+            let ask = |(reading, CountedKey { key, rate: own, is_rate_of_group })| {
                 let ask = self.ask_of(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));
+                let ask = ask.rate_of_group(rate.is_some() || is_rate_of_group);
                 client.into_iter().fold(ask, Ask::from_client).reading(reading)
             };
             Ok((0..).zip(keys).map(ask).collect())
@@ -183,8 +184,9 @@ impl Rule {
 
     /// Returns what a request asks of the limit that counts for these keys and costs so much.
     fn asks_for(&self, keys: impl IntoIterator<Item = CountedKey>, client: IpAddr, cost: u32) -> Asks {
-        let ask = |(reading, CountedKey { key, rate })| {
-            self.ask_of(Key::of_text(key), rate, cost).from_client(client).reading(reading)
+        let ask = |(reading, CountedKey { key, rate, is_rate_of_group })| {
+            let ask = self.ask_of(Key::of_text(key), rate, cost).rate_of_group(is_rate_of_group);
+            ask.from_client(client).reading(reading)
         };
         (0..).zip(keys).map(ask).collect()
     }

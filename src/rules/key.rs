@@ -113,6 +113,8 @@ pub struct CountedKey {
     pub key: String,
     /// The rate that the request states, or that the file's overrides give it, if any.
     pub rate: Option<Rate>,
+    /// True if that isn't the rate of this key alone.
+    pub is_rate_of_group: bool,
 }
 
 /// Works out the keys of a request under a limit.
@@ -190,7 +192,9 @@ fn count_reading(
     }
     let applies =
         |other: &&RateOverride| has_values(&limit.key, &values, other.key.iter().map(Option::as_ref));
-    let rate = stated.or_else(|| limit.overrides.iter().find(applies).map(|other| other.rate));
+    let own = limit.overrides.iter().find(applies);
+    let rate = stated.or(own.map(|own| own.rate));
+    let is_rate_of_group = stated.is_some() || own.is_some_and(|own| own.key.contains(&None));
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text_under(limit, part, value),
         Some(Value::Network(network) | Value::Unknown(network)) => network_text(*network),
@@ -200,7 +204,7 @@ fn count_reading(
         ([part], [value]) => text_of((part, value)),
         (parts, values) => joined(parts.iter().zip(values.iter().copied()).map(text_of).collect()),
     };
-    Counted::For(smallvec![CountedKey { key, rate }])
+    Counted::For(smallvec![CountedKey { key, rate, is_rate_of_group }])
 }
 
 impl Counted {

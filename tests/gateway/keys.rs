@@ -599,6 +599,37 @@ fn invented_keys_lock_nobody_out_while_the_store_is_away() {
     keys_past_a_share_are_counted_by_network(&format!("url = \"{}\"", redis.url()));
 }
 
+/// A rate for a pattern is no key's own: clients invent keys that match it, and must leave room for networks and for named keys.
+#[test]
+fn invented_keys_of_a_plan_lock_nobody_out() {
+    let gateway = Gateway::start(
+        r#"
+        [server]
+        trusted_proxies = ["127.0.0.0/8"]
+        [store]
+        max_memory = "1MiB"
+        [limits.l]
+        key = ["header:x-plan", "header:x-api-key"]
+        rate = "7/h"
+        overrides = [{ key = ["pro", "*"], rate = "9/h" }, { key = ["pro", "alice"], rate = "11/h" }]
+        [[routes]]
+        path = "/"
+        respond = { status = 200 }
+        limits = ["l"]
+        "#,
+    );
+    let mut client = gateway.client();
+    for key in 0..6_000 {
+        client.ask(&format!("GET /\nx-plan: pro\nx-api-key: invented-{key}"));
+    }
+    let admitted = |network: u32, key: &str, requests| {
+        let request = format!("GET /\nx-forwarded-for: 198.51.{network}.7\nx-plan: pro\nx-api-key: {key}");
+        statuses(&gateway, &request, requests).iter().filter(|status| **status == 200).count()
+    };
+    assert_eq!(statuses(&gateway, "GET /\nx-plan: pro\nx-api-key: new", 1), [429]);
+    assert_eq!((admitted(1, "new", 20), admitted(2, "new", 20), admitted(3, "alice", 20)), (7, 7, 11));
+}
+
 #[test]
 fn a_reload_leaves_the_store_as_it_is() {
     let toml = |prefix: &str| {

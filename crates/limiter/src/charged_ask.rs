@@ -181,7 +181,7 @@ impl Placed for ChargedAsk<'_> {
     fn purpose(&self) -> Purpose {
         if self.is_of_ban() {
             Purpose::Ban
-        } else if self.charge.quota != self.common {
+        } else if self.charge.quota != self.common && !self.ask.is_rate_of_group {
             Purpose::NamedKey
         } else {
             Purpose::NewKey

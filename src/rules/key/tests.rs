@@ -48,7 +48,7 @@ fn only(counted: Counted) -> CountedKey {
 
 /// The keys of a request, with the rates of their own.
 fn keys(toml: &str, headers: &[(&'static str, &str)], query: &str) -> Vec<String> {
-    let text = |CountedKey { key, rate }| match rate {
+    let text = |CountedKey { key, rate, .. }| match rate {
         Some(rate) => format!("{key} {rate}"),
         None => key,
     };

@@ -35,6 +35,8 @@ pub struct Ask {
     pub(crate) cost: u32,
     /// The file's for this key.
     rate: Option<Rate>,
+    /// True if that is the rate of a group of keys.
+    pub(crate) is_rate_of_group: bool,
     /// The cost that may become known when the request has been served.
     pub(crate) settles: Option<u32>,
     /// The client's address.
@@ -67,6 +69,7 @@ impl Ask {
             key: key.into(),
             cost: 1,
             rate: None,
+            is_rate_of_group: false,
             settles: None,
             client: None,
             number: 0,
@@ -215,6 +218,27 @@ impl Ask {
     #[must_use]
     pub fn rate(self, rate: Option<Rate>) -> Self {
         Self { rate, ..self }
+    }
+
+    /// Declares that the key's own rate is that of a group of keys, such as those of a plan. Nobody has named the key then, so that
+    /// clients may have invented it, and the in-process store keeps no memory free for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let calls = Arc::new(Limit::new("calls", "5/min".parse::<Rate>()?));
+    /// let rate: Rate = "50/min".parse()?;
+    /// let ask = Ask::new(&calls, "plan=pro,key=k1").rate(Some(rate)).rate_of_group(true);
+    /// assert_eq!(ask.own_rate(), Some(rate));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rate_of_group(self, is_rate_of_group: bool) -> Self {
+        Self { is_rate_of_group, ..self }
     }
 
     /// Sets the number that sets it apart from others of a request, for which the same limit is asked. Without it, their standings
