@@ -27,6 +27,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::gateway::{AnswerBody, Timer};
+use tollgate_http1::head::FIELDS_MOST;
 
 use super::client::Watch;
 
@@ -105,8 +106,11 @@ impl StreamExecutor {
 pub(super) struct Turns(Mutex<()>);
 
 impl Turns {
-    /// Waits for the turn of a request, if it has a large head.
+    /// Waits for the turn of a request, if it has a large head. One that is refused for its head is not to be kept for that.
     pub(super) async fn wait_for<B>(&self, request: &Request<B>) {
+        if request.headers().len() > FIELDS_MOST {
+            return;
+        }
         let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
         let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
         if target + fields.sum::<usize>() >= LARGE_HEAD {
