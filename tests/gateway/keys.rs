@@ -599,7 +599,7 @@ fn invented_keys_lock_nobody_out_while_the_store_is_away() {
     keys_past_a_share_are_counted_by_network(&format!("url = \"{}\"", redis.url()));
 }
 
-/// A rate for a pattern is no key's own: clients invent keys that match it, and must leave room for networks and for named keys.
+/// Clients can invent keys that match a pattern. These must leave room for networks and for keys that an override names.
 #[test]
 fn invented_keys_of_a_plan_lock_nobody_out() {
     let gateway = Gateway::start(

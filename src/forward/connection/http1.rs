@@ -47,8 +47,8 @@ pub(crate) struct Http1 {
     omits_body: bool,
     /// The number of interim responses to the current request.
     hints: usize,
-    /// True once the whole head has been written: before that, the server can't have processed the request. And true if the server has
-    /// sent anything since.
+    /// True once the whole head has been written: before that, the server can't have processed the request; and true if the server has
+    /// sent anything since the request began.
     has_sent: bool,
     has_received: bool,
     /// The error in sending the rest of the request, and the task that reads the response meanwhile.

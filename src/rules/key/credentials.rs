@@ -176,7 +176,7 @@ fn add_name_before_padding(readings: &mut Readings<'_>, text: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Returns what Python's decoder of base64 looks at.
+/// Returns the part of a text that Python's decoder of base64 reads.
 fn before_padding(text: &[u8]) -> &[u8] {
     let (mut digits, mut padding) = (0, 0);
     for (at, byte) in text.iter().enumerate() {

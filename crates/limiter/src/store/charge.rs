@@ -37,7 +37,7 @@ pub struct Charge {
 pub(crate) enum Purpose {
     /// The bucket of a new key.
     NewKey,
-    /// The bucket of a new key that has a quota of its own, so that an operator named it: nobody can invent such keys.
+    /// The bucket of a new key that an operator has given a quota of its own, not that of a group: nobody can invent such keys.
     NamedKey,
     /// A ban of a key, which is none of its network's. Those of keys that clients invent must leave room for networks.
     Ban,
