@@ -236,6 +236,15 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
             },
         ),
     );
+    write_failures(page, upstreams, servers());
+}
+
+/// Writes how many requests had no response, by server.
+fn write_failures<'a>(
+    page: &mut Page<'_>,
+    upstreams: &'a [(String, Arc<Upstream>)],
+    servers: impl Iterator<Item = ([(&'a str, &'a str); 2], &'a Arc<UpstreamServer>)>,
+) {
     let without_server = upstreams.iter().filter_map(|(upstream, target)| match &**target {
         Upstream::Servers(target) => Some((upstream, target.without_healthy())),
         Upstream::Echo => None,
@@ -246,7 +255,7 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
     page.counters(
         "tollgate_upstream_failures",
         "Requests without a response from the server, by cause; without a server, if none was healthy",
-        servers()
+        servers
             .flat_map(|([upstream, name], server)| {
                 server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
             })

@@ -29,7 +29,8 @@ const AT_A_TIME_MOST: usize = 100;
 /// The number of cancelled requests after which an HTTP/2 connection gets no new ones. Even if all that are in flight are then cancelled, too,
 /// there are fewer than servers accept: Envoy and Tollgate close a connection with 250, Node.js one with 1,000.
 const CANCELLED_MOST: usize = 100;
-/// The same, for each request that the server allows at a time: Go closes a connection with four whose handlers have yet to start.
+/// The number of cancelled requests after which it gets no new ones, for each request that the server allows at a time. Go closes a
+/// connection with four whose handlers have yet to start.
 const CANCELLED_PER_STREAM: usize = 3;
 /// The most requests that can be cancelled on an HTTP/2 connection.
 pub(super) const CANCELLED_IN_ALL: usize = CANCELLED_MOST + AT_A_TIME_MOST;

@@ -77,31 +77,14 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             return Ok(());
         }
     }
-    // Passport looks for `Basic` before the first space and takes the word behind that, Yii skips the byte behind `Basic`, and Sanic
-    // doesn't.
-    let has_basic = |word: &&[u8]| word.windows(BASIC.len()).any(|part| part.eq_ignore_ascii_case(BASIC));
-    let mut parts = sent.split(|byte| *byte == b' ');
-    let second = parts.next().filter(has_basic).and_then(|_| parts.next());
-    let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
-    for text in [second, behind, basic_at_once(sent), basic_within(sent)].into_iter().flatten() {
-        add_only_with_password(readings, text.trim_ascii())?;
-    }
+    add_basic_anywhere(readings, sent)?;
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
     let [first, last] = outer_words(rest, ends_token)?;
     if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
         readings.add(joined(BEARER, rest))?;
     }
-    let words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let mut words = words.peekable();
-    while let Some(word) = words.next() {
-        if word.len() >= BEARER.len()
-            && word[word.len() - BEARER.len()..].eq_ignore_ascii_case(BEARER)
-            && let Some(next) = words.peek()
-        {
-            readings.add(joined(BEARER, token(next, |byte| matches!(byte, b',' | b';'))))?;
-        }
-    }
+    add_behind_later_bearers(readings, rest)?;
     // `authorization.split(" ")[1]` ends words at spaces only.
     let behind_space = sent.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     for word in [first, last, behind_space] {
@@ -111,6 +94,33 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         }
     }
     add_behind_bearer(readings, sent)
+}
+
+/// Adds a name and a password behind `Basic` wherever servers look for it: Passport before the first space, and it takes the word
+/// behind that; Yii skips the byte behind `Basic`, and Sanic doesn't.
+fn add_basic_anywhere(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    let has_basic = |word: &&[u8]| word.windows(BASIC.len()).any(|part| part.eq_ignore_ascii_case(BASIC));
+    let mut parts = sent.split(|byte| *byte == b' ');
+    let second = parts.next().filter(has_basic).and_then(|_| parts.next());
+    let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
+    for text in [second, behind, basic_at_once(sent), basic_within(sent)].into_iter().flatten() {
+        add_only_with_password(readings, text.trim_ascii())?;
+    }
+    Ok(())
+}
+
+/// Adds the tokens behind words that end with `Bearer`.
+fn add_behind_later_bearers(readings: &mut Readings<'_>, rest: &[u8]) -> Result<(), TooManyReadings> {
+    let mut words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).peekable();
+    while let Some(word) = words.next() {
+        if word.len() >= BEARER.len()
+            && word[word.len() - BEARER.len()..].eq_ignore_ascii_case(BEARER)
+            && let Some(next) = words.peek()
+        {
+            readings.add(joined(BEARER, token(next, |byte| matches!(byte, b',' | b';'))))?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the tokens that follow `Bearer` at once, as PHP's `sscanf` and tymon/jwt-auth read them, the latter also within a word.

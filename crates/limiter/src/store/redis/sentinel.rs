@@ -58,62 +58,89 @@ impl Primary {
 pub(super) async fn watch(shared: Weak<SharedNode>) {
     let (mut opinions, mut turn) = (Opinions::default(), fastrand::u16(..) as usize);
     while let Some(config) = shared.upgrade().map(|shared| shared.config()) {
-        let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
-            return;
-        };
-        let (place, sentinels) = (turn % hosts.len().max(1), hosts.len());
-        let Some(sentinel) = hosts.get(place).cloned() else { return };
+        let Some(sentinel) = Sentinel::in_turn(&config, turn) else { return };
         turn += 1;
-        let to_sentinel = Config {
-            server: ServerConfig::Centralized { server: sentinel.clone() },
-            username: username.clone(),
-            password: password.clone(),
-            database: None,
-            ..config.as_ref().clone()
-        };
-        let (sender, mut said) = mpsc::channel::<Bytes>(1);
-        let heed = async {
-            let mut connection = Connection::once(&to_sentinel);
-            if connection.made().await.is_err() {
-                return;
-            }
-            let since = Instant::now();
-            let mut is_first = true;
-            while shared.strong_count() > 0
-                && !(sentinels > 1 && since.elapsed() >= HEEDED_FOR)
-                && let Ok(named) = ask(&connection, service_name).await
-            {
-                if let Some(named) = named {
-                    let address = named.address.clone();
-                    let is_new = opinions.note(named, place, sentinels);
-                    if is_new == Some(true) || is_new.is_some() && is_first && is_elsewhere(&shared, &address)
-                    {
-                        tracing::info!("the store's Sentinels name another primary: {address}");
-                        follow(&shared, &sentinel);
-                    }
-                }
-                is_first = false;
-                let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
-                let announced = String::from_utf8_lossy(&message);
-                if let Some(address) = switched_to(&announced, service_name) {
-                    tracing::info!("the store's Sentinels have switched to another primary: {announced}");
-                    opinions.note_switch(address);
-                    follow(&shared, &sentinel);
-                }
-            }
-        };
+        let (sender, said) = mpsc::channel::<Bytes>(1);
         // Who has no right to listen still asks. If the Sentinel is gone, asking fails.
         let listening = async {
             loop {
-                channel::listen(SWITCHED, &to_sentinel, &sender).await;
+                channel::listen(SWITCHED, &sentinel.config, &sender).await;
                 sleep(HEEDED_FOR).await;
             }
         };
         tokio::select! {
             () = listening => {}
-            () = heed => {}
+            () = sentinel.heed(&shared, said, &mut opinions) => {}
         }
         sleep(RECONNECT_EVERY).await;
+    }
+}
+
+/// One of the Sentinels of a node.
+struct Sentinel {
+    server: Server,
+    /// The settings of a connection to it.
+    config: Config,
+    /// The name of the primary with its replicas.
+    service: String,
+    /// The place among the Sentinels.
+    place: usize,
+    /// The number of Sentinels.
+    count: usize,
+}
+
+impl Sentinel {
+    /// Returns the one whose turn it is. `None` if a node has no Sentinels.
+    fn in_turn(config: &Config, turn: usize) -> Option<Self> {
+        let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
+            return None;
+        };
+        let place = turn % hosts.len().max(1);
+        let server = hosts.get(place)?.clone();
+        let config = Config {
+            server: ServerConfig::Centralized { server: server.clone() },
+            username: username.clone(),
+            password: password.clone(),
+            database: None,
+            ..config.clone()
+        };
+        Some(Self { server, config, service: service_name.clone(), place, count: hosts.len() })
+    }
+
+    /// Asks for the primary, and hears what is said of it, until it is another one's turn or this one is gone.
+    async fn heed(
+        &self,
+        shared: &Weak<SharedNode>,
+        mut said: mpsc::Receiver<Bytes>,
+        opinions: &mut Opinions,
+    ) {
+        let mut connection = Connection::once(&self.config);
+        if connection.made().await.is_err() {
+            return;
+        }
+        let since = Instant::now();
+        let mut is_first = true;
+        while shared.strong_count() > 0
+            && !(self.count > 1 && since.elapsed() >= HEEDED_FOR)
+            && let Ok(named) = ask(&connection, &self.service).await
+        {
+            if let Some(named) = named {
+                let address = named.address.clone();
+                let is_new = opinions.note(named, self.place, self.count);
+                if is_new == Some(true) || is_new.is_some() && is_first && is_elsewhere(shared, &address) {
+                    tracing::info!("the store's Sentinels name another primary: {address}");
+                    follow(shared, &self.server);
+                }
+            }
+            is_first = false;
+            let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
+            let announced = String::from_utf8_lossy(&message);
+            if let Some(address) = switched_to(&announced, &self.service) {
+                tracing::info!("the store's Sentinels have switched to another primary: {announced}");
+                opinions.note_switch(address);
+                follow(shared, &self.server);
+            }
+        }
     }
 }
 
