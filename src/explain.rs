@@ -2,6 +2,8 @@
 //! count. Nothing is forwarded, and nothing is charged.
 //!
 //! An explanation is the gateway's own [plan](crate::gateway::plan), described.
+//!
+//! Each part of the plan is described by a function of this file, so that what is missing is seen.
 
 mod descriptor;
 mod explanation;

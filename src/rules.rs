@@ -3,11 +3,13 @@
 mod admit;
 mod bans;
 mod body_cost;
+pub(crate) mod costs;
 mod decided;
 pub mod heavy_hitters;
 pub mod key;
 mod reports;
 mod settlement;
+mod terms;
 
 use std::{
     net::IpAddr,
@@ -17,7 +19,6 @@ use std::{
     },
 };
 
-use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::{Algorithm, Ask, Asks, Effect, Key, Limit, Origin, Rate, RateOfKey, Refusal, Scope};
@@ -28,6 +29,7 @@ pub use self::{
     admit::{Repeat, admit, asks},
     decided::{Decided, DecisionLog, write_metrics},
     settlement::Settlement,
+    terms::Terms,
 };
 pub(crate) use self::{
     admit::{admit_descriptors, standing_of},
@@ -225,49 +227,6 @@ impl Rule {
         }
     }
 
-    /// Returns the cost that the request states, or the estimate if the response will state it.
-    pub(crate) fn cost(&self, headers: &HeaderMap) -> Result<u32, Refusal> {
-        match &self.config.cost {
-            // It asks whether there is room. Somebody else reports what it used.
-            _ if self.takes_reports() => Ok(0),
-            Cost::Fixed(_) => Ok(self.fixed_cost()),
-            Cost::Response { estimate, .. } | Cost::ResponseJson { estimate, .. } => Ok(*estimate),
-            Cost::Header(name) => match stated_cost(headers, name) {
-                Some(Ok(cost)) => Ok(cost),
-                None => Ok(1),
-                Some(Err(NotACost)) => Err(Refusal::CostInvalid { header: name.to_string() }),
-            },
-        }
-    }
-
-    /// Returns the cost that a response adds to the `estimate` of its request. `None` if these fields don't state it yet. A lower
-    /// cost adds nothing, and an invalid one leaves the estimate.
-    pub(crate) fn debt(&self, estimate: u32, status: StatusCode, fields: &HeaderMap) -> Option<u32> {
-        match &self.config.cost {
-            Cost::Response { header, .. } => {
-                let told = stated_cost(fields, header)?;
-                if told.is_err() && fields[header] != "0" {
-                    self.keep_estimate(status);
-                }
-                Some(told.map_or(0, |cost| cost.saturating_sub(estimate)))
-            }
-            Cost::ResponseJson { .. } => None,
-            _ if self.config.when_status.iter().any(|range| range.matches(status)) => Some(estimate),
-            _ => Some(0),
-        }
-    }
-
-    /// Returns how much less than the `estimate` a response says that its request has cost: 0 if it doesn't say so.
-    pub(crate) fn unused(&self, estimate: u32, fields: &HeaderMap) -> u32 {
-        let Cost::Response { header, .. } = &self.config.cost else { return 0 };
-        match stated_cost(fields, header) {
-            Some(Ok(cost)) => estimate.saturating_sub(cost),
-            // It has used nothing.
-            Some(Err(NotACost)) if fields[header] == "0" => estimate,
-            _ => 0,
-        }
-    }
-
     /// Returns true if the bodies of responses state the cost.
     pub(crate) fn reads_bodies(&self) -> bool {
         matches!(self.config.cost, Cost::ResponseJson { .. })
@@ -281,24 +240,6 @@ impl Rule {
     /// Returns true if nobody has asked whether there is room before, without asking for permits.
     pub(crate) fn is_first_look(&self) -> bool {
         !self.tally.is_looked_at.swap(true, Ordering::Relaxed)
-    }
-
-    /// Counts a response that didn't state its cost. The first one that succeeded is logged, since a mistake in the file has
-    /// this effect.
-    fn keep_estimate(&self, status: StatusCode) {
-        let place = match &self.config.cost {
-            Cost::Response { header, .. } => header.to_string(),
-            Cost::ResponseJson { pointer, .. } => pointer.to_string(),
-            Cost::Fixed(_) | Cost::Header(_) => return,
-        };
-        self.tally.estimates_kept.fetch_add(1, Ordering::Relaxed);
-        if status.is_success() && !self.tally.has_warned_of_estimate.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "limit `{}`: a response didn't state its cost (`{place}`), so the estimate stays charged; \
-                 tollgate_estimates_kept_total counts such responses",
-                self.limit.name()
-            );
-        }
     }
 
     /// Notes what its terms did to a request.
@@ -339,59 +280,4 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
         limit = limit.of_equal_costs();
     }
     limit
-}
-
-/// The terms of a limit for a request, known before anything is counted.
-#[derive(Debug)]
-pub enum Terms {
-    /// The request is counted by these asks, one for each key that servers may read in it.
-    Counts(Asks),
-    /// The request is exempt.
-    Exempts {
-        /// The place of the entry that exempts it, in the limit's `exempt`. A log that is replayed doesn't tell it.
-        entry: Option<usize>,
-    },
-    /// The request lacks the key, so it isn't counted.
-    Skips,
-    /// The request can't be counted, so it is refused, unless the limit only shadows.
-    Refuses(Refusal),
-}
-
-impl Terms {
-    /// Combines the terms of a limit for two readings of a request: a refusal prevails, then keys, then that the limit skips it. It is
-    /// exempt if both are.
-    ///
-    /// A key that both have is counted once, at the higher cost.
-    pub(crate) fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Counts(mut asks), Self::Counts(others)) => {
-                let cost = |ask: &Ask| (ask.permits(), ask.settles());
-                for other in others {
-                    match asks.iter().position(|ask| ask.key() == other.key()) {
-                        None => asks.push(other.reading(asks.len() as u16)),
-                        Some(at) if cost(&asks[at]) < cost(&other) => asks[at] = other.reading(at as u16),
-                        Some(_) => {}
-                    }
-                }
-                Self::Counts(asks)
-            }
-            (one, Self::Exempts { .. }) | (Self::Exempts { .. }, one) => one,
-            (one, Self::Skips) | (Self::Skips, one) => one,
-            (Self::Counts(_), refused) | (refused, _) => refused,
-        }
-    }
-}
-
-/// Something else than one integer of 1 to 2^31 - 1.
-#[derive(Debug)]
-pub(crate) struct NotACost;
-
-/// The cost that a header states, if it is there.
-pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Result<u32, NotACost>> {
-    let mut lines = headers.get_all(name).into_iter();
-    let first = lines.next()?;
-    let digits = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let cost = digits.and_then(|digits| digits.parse::<u32>().ok());
-    let cost = cost.filter(|cost| (1..=i32::MAX as u32).contains(cost) && lines.all(|line| line == first));
-    Some(cost.ok_or(NotACost))
 }

@@ -16,7 +16,7 @@ use crate::{
     config::EscapedSlashes,
     forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
     gateway::{Peer, client::identify, target::Target},
-    rules::stated_cost,
+    rules::costs::stated_cost,
     trace::{self, Context},
 };
 use tollgate_routing::{

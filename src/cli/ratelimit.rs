@@ -7,7 +7,7 @@ use crate::{
     reload::ConfigSource,
 };
 
-use super::{complain, run};
+use super::{complain, run::run};
 
 /// The name of the reference's binary, and of the command.
 const NAME: &str = "ratelimit";

@@ -1,4 +1,6 @@
 //! The changes that a reload makes, for the log.
+//!
+//! Each key of the file is compared here, so that none is forgotten when one is added.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 

@@ -2,6 +2,8 @@
 //!
 //! Values that were invalid by themselves have been reported and removed ([`Document`]). They aren't reported
 //! again as missing or undefined.
+//!
+//! The order of the checks stands in this file; the parts of the configuration have files of their own.
 
 mod bans;
 mod decisions;

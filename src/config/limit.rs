@@ -1,5 +1,7 @@
 //! The settings of a limit: its key, how many requests may pass, and everything else the file says
 //! about it.
+//!
+//! Most of this file is the types of a limit's keys in the file, with their units and bounds.
 
 use std::{fmt, net::IpAddr, time::Duration};
 

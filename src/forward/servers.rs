@@ -1,4 +1,6 @@
 //! The servers of an upstream: picks one for a request, and tries another if the first fails and it is safe.
+//!
+//! An exchange goes from one function here to the next, so they stand in one file.
 
 use std::{
     future::poll_fn,

@@ -15,38 +15,37 @@
 
 mod demands;
 pub(crate) mod descriptors;
+mod route;
 
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashSet},
     iter,
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
 use hyper::{
-    Request, Response, StatusCode, Uri,
-    header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue},
+    Response, StatusCode, Uri,
+    header::{HeaderName, HeaderValue},
     http::request::Parts,
 };
 use smallvec::SmallVec;
 use tollgate_routing::{
     Found, Matcher, Pattern, Table,
     path::{self, TooManyReadings},
-    template::{Location, Template},
+    template::Template,
 };
 
 use crate::{
-    config::{Action, Config, Edits, EscapedSlashes, OnLimit, Requirement},
-    forward::{
-        body::Body,
-        headers::{Client, X_REQUEST_ID},
-    },
+    config::{Config, Edits, EscapedSlashes},
+    forward::headers::Client,
     reject::Rejection,
     rules::{Rule, Terms, key::jwt::Claims},
 };
 
+pub(super) use self::route::fixed;
+pub(crate) use self::route::{Responder, Route};
 use self::{
     demands::{Demands, RequestView},
     descriptors::DescriptorPlanner,
@@ -65,40 +64,6 @@ pub(crate) struct Planner {
     pub(super) fields_known: Arc<[HeaderName]>,
     /// True if a route may refuse requests, by limits or because it requires a token.
     is_protecting: bool,
-}
-
-/// A route of the configuration.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) name: String,
-    pub(crate) rules: Vec<Arc<Rule>>,
-    pub(crate) answer: Responder,
-    rewrite: Option<Template>,
-    request_headers: Option<Edits>,
-    pub(crate) response_headers: Option<Arc<Edits>>,
-    pub(crate) timeout: Option<Duration>,
-    /// The largest request body in bytes.
-    pub(crate) max_body: Option<u64>,
-    preserve_host: bool,
-    pub(crate) requires: Option<Requirement>,
-    /// True if a limit reads the bodies of responses, which must not be compressed.
-    reads_bodies: bool,
-    pub(crate) on_limit: Option<OnLimit>,
-    /// The index of the route in the file.
-    pub(crate) place: usize,
-    /// The index of its traffic in the gateway's. Routes of one name share it.
-    pub(crate) traffic: usize,
-}
-
-/// The source of a route's responses.
-#[derive(Debug)]
-pub(crate) enum Responder {
-    /// One of the upstreams, by their indexes in the order of the names.
-    Upstream(Split),
-    /// A fixed response.
-    Fixed(Response<Bytes>),
-    /// A redirect with this status.
-    Redirect(Location, StatusCode),
 }
 
 /// Rules, and their terms for a request in the same order.
@@ -133,24 +98,6 @@ pub(crate) enum Aim<'g> {
 pub(crate) struct Unplanned<'g> {
     pub(crate) rejection: Rejection,
     pub(crate) route: Option<&'g Route>,
-}
-
-impl Responder {
-    /// Returns the source of the responses of a route with this action.
-    fn new(action: &Action, config: &Config) -> Self {
-        let upstream = |name: &String| {
-            config.upstreams.keys().position(|other| other == name).expect("each upstream is defined")
-        };
-        match action {
-            Action::Upstream(name) => Self::Upstream(Split::of(vec![(upstream(name), 1)])),
-            Action::Split(weights) => {
-                let weights = weights.iter().map(|(name, weight)| (upstream(name), *weight));
-                Self::Upstream(Split::of(weights.collect()))
-            }
-            Action::Respond { status, body, headers } => Self::Fixed(fixed(*status, body, headers)),
-            Action::Redirect { to, status } => Self::Redirect(to.clone(), *status),
-        }
-    }
 }
 
 impl Planner {
@@ -321,83 +268,6 @@ impl Planner {
     }
 }
 
-impl Route {
-    /// Returns true if it has limits or requires a token.
-    fn counts_or_requires(&self) -> bool {
-        !self.rules.is_empty() || self.requires.is_some()
-    }
-
-    /// Returns true if it requires a token, or has limits that don't only shadow.
-    fn may_refuse(&self) -> bool {
-        self.requires.is_some() || self.rules.iter().any(|rule| !rule.limit().shadows())
-    }
-
-    /// Returns true if it may send a request to one of these upstreams with this path, which is in the form of [`path::matched`].
-    fn may_yield(&self, matcher: &Matcher, path: &str, split: &Split) -> bool {
-        matches!(&self.answer, Responder::Upstream(own) if own.overlaps(split))
-            && self
-                .rewrite
-                .as_ref()
-                .map_or_else(|| matcher.path.matches(path), |rewrite| rewrite.yields(path))
-    }
-
-    /// Returns true if a request that these rules count, and that has the token that is required, is counted by all rules of this
-    /// route, whatever its path is, and has its token.
-    fn is_covered_by(&self, rules: &[Arc<Rule>], required: Option<Requirement>) -> bool {
-        let has_token = self.requires.is_none() || self.requires == required;
-        has_token && self.rules.iter().all(|rule| demands::count(rules, rule))
-    }
-
-    /// Returns the next step for a request with this target.
-    ///
-    /// # Errors
-    /// The rewritten path is invalid.
-    fn aim(
-        &self,
-        found: &Found<'_, '_, Self>,
-        target: &Target<'_>,
-        sent: &Uri,
-    ) -> Result<Aim<'_>, Rejection> {
-        Ok(match &self.answer {
-            Responder::Upstream(upstream) => {
-                let uri = match &self.rewrite {
-                    None => target.forwarded_uri(sent),
-                    Some(rewrite) => {
-                        let path = rewrite.fill(found.pattern(), &target.forwarded);
-                        Some(target.rewritten_uri(&path, sent)?)
-                    }
-                };
-                Aim::Upstream(upstream, uri)
-            }
-            Responder::Fixed(response) => Aim::Fixed(response),
-            Responder::Redirect(to, status) => {
-                let to = to.fill(found.pattern(), &target.forwarded, target.query);
-                Aim::Redirect(HeaderValue::try_from(to).expect("a URL is visible ASCII"), *status)
-            }
-        })
-    }
-
-    /// Edits the header of a request with this id to the upstream. Returns the id with which it is forwarded, `None` if an edit removed it.
-    pub(super) fn edit(&self, request: &mut Request<Body>, id: HeaderValue) -> Option<HeaderValue> {
-        let mut id = Some(id);
-        if let Some(edits) = &self.request_headers {
-            edits.apply(request.headers_mut());
-            id = request.headers().get(X_REQUEST_ID).cloned();
-        }
-        if self.reads_bodies {
-            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        }
-        if let Some(edits) = &self.response_headers {
-            request.body_mut().edit_hints(edits);
-        }
-        if !self.preserve_host {
-            // The connection to the server adds that server's own.
-            request.headers_mut().remove(HOST);
-        }
-        id
-    }
-}
-
 impl From<Rejection> for Unplanned<'_> {
     fn from(rejection: Rejection) -> Self {
         Self { rejection, route: None }
@@ -417,18 +287,6 @@ fn fields_known(routes: &Table<Route>, rules: &BTreeMap<String, Arc<Rule>>) -> A
     let read = rules.values().flat_map(|rule| rule.config().fields_read());
     let names: HashSet<_> = routes.conditional_headers().iter().chain(edited).chain(read).collect();
     names.into_iter().cloned().collect()
-}
-
-/// Returns a response with this body and these header fields.
-pub(super) fn fixed(
-    status: StatusCode,
-    body: &str,
-    headers: &[(HeaderName, HeaderValue)],
-) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::copy_from_slice(body.as_bytes()));
-    *response.status_mut() = status;
-    response.headers_mut().extend(headers.iter().cloned());
-    response
 }
 
 #[cfg(test)]

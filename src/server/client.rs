@@ -6,6 +6,8 @@
 //! While a response is being sent, the client is late only if it doesn't read the available data, since the
 //! response itself may take its time. Request bodies are watched where they are read, since only the reader
 //! knows if it wants more. The same holds for the responses of HTTP/2 ([`super::http2`]).
+//!
+//! All of it reads or changes the record of one connection, so it stands in one file.
 
 use std::{
     future::poll_fn,

@@ -3,6 +3,8 @@
 //! The memory for a request is boxed, so that idle connections don't reserve it. While a request is in
 //! flight, bytes after it are read ahead within a limit, since a hang-up of the client is visible only behind
 //! them.
+//!
+//! The steps of a connection, from a head to the end of its response, stand in one file, since each continues where the one before it left off.
 
 pub(crate) mod head;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The replay of requests with one configuration, through its routes and the keys of its limits, in an
 //! in-process store whose clock is that of the log.
+//!
+//! All of it changes the state of one replay, so it stands in one file.
 
 mod ends;
 mod limit;

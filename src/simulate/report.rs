@@ -1,4 +1,6 @@
 //! The results of a simulation, in numbers.
+//!
+//! Most of this file is the fields of the report, with their units.
 
 mod notes;
 

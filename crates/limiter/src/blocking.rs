@@ -1,4 +1,6 @@
 //! A limiter for threads without an async runtime: it has one of its own.
+//!
+//! Most of this file is examples: each item that users of the library call has one.
 
 use std::{future::Future, mem, ops::Deref, sync::Arc, thread, time::Duration};
 

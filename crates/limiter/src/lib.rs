@@ -26,6 +26,7 @@ mod grants;
 #[cfg(feature = "layer")]
 pub mod grpc;
 pub mod key;
+mod key_state;
 #[cfg(feature = "layer")]
 pub mod layer;
 mod limit;
@@ -61,9 +62,10 @@ pub use self::{
     },
     blocking::{BlockingAdmission, BlockingLimiter},
     key::{Key, Prefixes},
+    key_state::KeyState,
     limit::{Ask, Asks, Limit},
     limiter::Limiter,
-    overrides::{KeyState, read_rate},
+    overrides::read_rate,
     redisson::RedissonName,
     settings::{Counted, OnFailure, RatelimitHeaders, Scope},
     standing::{Effect, Origin, Standing, Standings, tightest_of_each},

@@ -1,6 +1,8 @@
 //! Limits, and what requests ask of them.
 //!
 //! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: the key to count for, and a cost.
+//!
+//! Most of this file is examples: each item that users of the library call has one.
 
 mod ask;
 

@@ -24,6 +24,8 @@
 //! What is charged while a block lasts makes its delays too short, and a change of the quota or a reset too
 //! long: all of them end it. A refusal whose call was sent before a reset isn't kept. Blocks are bounded in
 //! number: dropping one is always safe.
+//!
+//! The rules above hold together, so the functions that keep them stand in one file.
 
 mod allowance;
 mod block;

@@ -1,4 +1,6 @@
 //! Checks limits, in tables of their own or inline in routes, and their use by routes.
+//!
+//! A limit is checked key by key, so this file has a paragraph for each key.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,6 @@
 //! Checks routes, and finds those that are equal or can never match.
+//!
+//! A route is checked key by key, so this file has a paragraph for each key.
 
 use std::{collections::BTreeMap, mem, ops::Range};
 

@@ -1,4 +1,6 @@
 //! Advice that depends on the place in the file: the form of each table and list, and the tables that have a key.
+//!
+//! Most of this file is tables of advice.
 
 use std::ops::Range;
 

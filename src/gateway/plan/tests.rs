@@ -1,7 +1,10 @@
 //! Plans of requests, in a table that needs no runtime: from a client, a path and a header to the route, the limits with
 //! their keys, and the next step or the rejection.
 
-use hyper::{Request, header::AUTHORIZATION};
+use hyper::{
+    Request,
+    header::{AUTHORIZATION, HOST},
+};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
 //! What a request asks of a limit.
+//!
+//! Most of this file is examples: each item that users of the library call has one.
 
 use std::{net::IpAddr, slice, sync::Arc};
 

@@ -1,4 +1,6 @@
 //! The way through a queue: a request waits there for its room, and asks for those that go along.
+//!
+//! A request that waits goes from one function here to the next, so they stand in one file.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,8 @@
 //! What is known of one bucket that refuses, and the requests that ask about it.
 //!
 //! Nothing here waits or asks.
+//!
+//! A block's numbers depend on each other, so all that changes them stands in one file.
 
 use std::{
     sync::Arc,

@@ -1,5 +1,7 @@
 //! A node is one server, or the primary that Sentinels name: for each thread a [`Batcher`] with a
 //! connection of its own, and a breaker that the threads share.
+//!
+//! All that the threads of a node share stands in this file.
 
 mod probe;
 

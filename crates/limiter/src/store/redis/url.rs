@@ -2,6 +2,8 @@
 //!
 //! The syntax is that of common clients: user, password and database in their usual places, further nodes as
 //! `?node=HOST:PORT`. It is parsed here, so that errors can say what is wrong.
+//!
+//! Each mistake has an error of its own, which stands beside the code that finds it.
 
 use std::{borrow::Cow, fmt, net::Ipv6Addr, path::PathBuf};
 

@@ -1,0 +1,159 @@
+//! The names of cookies and parameters that servers take for the one that a limit reads.
+
+use std::iter;
+
+use smallvec::SmallVec;
+
+use super::Decoded;
+
+/// Returns true if some servers take the name of a cookie or parameter, as it was sent (percent-encoded), for the one that a limit
+/// reads.
+///
+/// They do so in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in brackets (qs, Rack), with
+/// brackets anywhere (Fiber), after commas (Netty), and with anything behind a NUL, a bracket or a space.
+pub(in crate::rules::key) fn names_match(sent: &[u8], name: &[u8]) -> bool {
+    if sent == name {
+        return true;
+    }
+    if sent.is_empty() || begins_otherwise(sent, name) {
+        return false;
+    }
+    let has_brackets = name.contains(&b'[');
+    if !has_brackets && begins_with(folded(sent), name) {
+        return true;
+    }
+    if (has_brackets || name.contains(&b'.')) && words_match(sent, name) {
+        return true;
+    }
+    let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
+    begins_with(in_fiber(folded(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
+}
+
+/// Returns true if the name of a parameter that was sent has the letters and digits of this one, whatever else is between them:
+/// GoFrame reads `api*key` for `api_key`, and grpc-gateway `apiKey`.
+pub(in crate::rules::key) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric();
+    let mut wanted = name.iter().copied().filter(is_letter).peekable();
+    let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
+    // Without any separator, `username` isn't taken for `user[name]`.
+    if wanted.peek().is_none() || begins_otherwise(sent, name) || is_nested && sent.iter().all(is_letter) {
+        return false;
+    }
+    let mut sent = folded(sent).filter(is_letter);
+    wanted.all(|wanted| sent.next().is_some_and(|byte| byte.eq_ignore_ascii_case(&wanted)))
+        && sent.next().is_none()
+}
+
+/// Returns true if a name that was sent begins with another letter than this one, as most do.
+fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+    let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric();
+    let first = sent.first().filter(is_letter).zip(name.first().filter(is_letter));
+    first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
+}
+
+/// Returns true if a name that was sent has fewer bytes than this one letters and digits, so that no server can take it for this.
+pub(in crate::rules::key) fn is_shorter(sent: &[u8], name: &[u8]) -> bool {
+    sent.len() < name.iter().filter(|byte| byte.is_ascii_alphanumeric()).count()
+}
+
+/// The bytes of a name that was sent (percent-encoded), with the letters that Go takes for `k` and `s` in any case (U+212A, U+017F) as these.
+fn folded(sent: &[u8]) -> impl Iterator<Item = u8> {
+    let mut bytes = Decoded::form(sent);
+    iter::from_fn(move || {
+        let byte = bytes.next()?;
+        let mut letter = |rest: &[u8], letter| {
+            let mut ahead = bytes.clone();
+            let is_letter = rest.iter().all(|wanted| ahead.next() == Some(*wanted));
+            is_letter.then(|| {
+                bytes = ahead;
+                letter
+            })
+        };
+        Some(match byte {
+            0xC5 => letter(&[0xBF], b's').unwrap_or(byte),
+            0xE2 => letter(&[0x84, 0xAA], b'k').unwrap_or(byte),
+            _ => byte,
+        })
+    })
+}
+
+/// Returns a name as Fiber reads it: `[]` and `]` are dropped, and another `[` is a dot.
+fn in_fiber(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
+    let mut name = name.peekable();
+    iter::from_fn(move || {
+        loop {
+            match (name.next()?, name.peek()) {
+                (b']', _) | (b'[', Some(b']')) => {}
+                (b'[', _) => return Some(b'.'),
+                (byte, _) => return Some(byte),
+            }
+        }
+    })
+}
+
+/// Returns true if a name that was sent is this one, but for what stands before and behind it.
+fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
+    let mut sent = sent.skip_while(is_padding);
+    for wanted in name.iter().copied().skip_while(is_padding) {
+        match sent.next() {
+            Some(byte) if byte.eq_ignore_ascii_case(&wanted) => {}
+            Some(byte) if is_blank_in_php(byte) && is_blank_in_php(wanted) => {}
+            _ => return false,
+        }
+    }
+    sent.next().is_none_or(|byte| is_padding(&byte))
+}
+
+/// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
+/// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more words may follow.
+fn words_match(sent: &[u8], name: &[u8]) -> bool {
+    let has_brackets = name.contains(&b'[');
+    let is_between = |byte: &u8| {
+        let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
+        is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
+    };
+    let decoded: Vec<u8> = folded(sent).collect();
+    let wanted = || name.split(is_between).filter(|word| !word.is_empty());
+    let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
+        wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+    };
+    // qs passes over what is between brackets, and over a bracket in another.
+    let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
+    let match_in_qs = |sent: &[u8]| {
+        let words = sent.split(|byte| *byte == b'[').enumerate().filter_map(|(place, part)| match place {
+            0 => Some(part),
+            _ => part.iter().position(|byte| *byte == b']').map(|end| &part[..end]),
+        });
+        begin_with_wanted(&mut words.filter(|word| !word.is_empty()))
+    };
+    begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
+        || match_in_qs(after_mark)
+        || after_mark.contains(&b'.') && match_in_qs(&with_brackets(after_mark))
+}
+
+/// Returns a name in which each word behind a dot is in brackets, as qs may put it.
+fn with_brackets(name: &[u8]) -> Vec<u8> {
+    let mut bracketed = Vec::with_capacity(2 * name.len());
+    let mut rest = name;
+    while let Some(dot) = rest.iter().position(|byte| *byte == b'.') {
+        let word = &rest[dot + 1..];
+        let length = word.iter().position(|byte| matches!(byte, b'.' | b'[')).unwrap_or(word.len());
+        bracketed.extend_from_slice(&rest[..dot]);
+        bracketed.push(b'[');
+        bracketed.extend_from_slice(&word[..length]);
+        bracketed.push(b']');
+        rest = &word[length..];
+    }
+    bracketed.extend_from_slice(rest);
+    bracketed
+}
+
+/// Returns true for what may stand around a name.
+fn is_padding(byte: &u8) -> bool {
+    matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace()
+}
+
+/// Returns true for what PHP takes for `_` in a name.
+fn is_blank_in_php(byte: u8) -> bool {
+    matches!(byte, b'_' | b'.' | b'[' | b' ')
+}
