@@ -61,6 +61,8 @@ pub(super) struct Watch {
     is_ending: AtomicBool,
     /// True if the connection is to be closed, unless its next request has come. It is read like `is_ending`.
     is_leaving: AtomicBool,
+    /// True if the connection has been polled since it last read.
+    begins_turn: AtomicBool,
     /// The place of the connection, which may be taken or not.
     place: Arc<ServedPlace>,
 }
@@ -128,7 +130,8 @@ impl Watch {
             ended: None,
             sent: None,
         };
-        Self { state: Mutex::new(state), is_ending: false.into(), is_leaving: false.into(), place }
+        let (is_ending, is_leaving, begins_turn) = Default::default();
+        Self { state: Mutex::new(state), is_ending, is_leaving, begins_turn, place }
     }
 
     /// Returns true if the connection has a place. Otherwise its next request needs one.
@@ -220,6 +223,16 @@ impl Watch {
         self.state.lock().is_looking = false;
         self.is_leaving.store(false, Relaxed);
         if self.idle_since().is_some() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Records that the connection is polled.
+    pub(super) fn begin_turn(&self) {
+        self.begins_turn.store(true, Relaxed);
+    }
+
+    /// Returns true at the first call since the connection was polled.
+    pub(super) fn begins_turn(&self) -> bool {
+        self.begins_turn.load(Relaxed) && self.begins_turn.swap(false, Relaxed)
     }
 
     /// Sets the task to be woken when the connection is to be closed.

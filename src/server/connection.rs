@@ -208,11 +208,15 @@ impl ClientConnection {
     /// Drives the connection to its end. If it is to be closed, it ends after the requests in flight.
     async fn drive<C: Future>(&self, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
         let mut connection = pin!(connection);
-        match self.watch.unless_ended(connection.as_mut()).await {
+        let poll = |connection: Pin<&mut C>, context: &mut Context<'_>| {
+            self.watch.begin_turn();
+            connection.poll(context)
+        };
+        match self.watch.unless_ended(poll_fn(|context| poll(connection.as_mut(), context))).await {
             Some(ended) => ended,
             None => {
                 end(connection.as_mut());
-                connection.await
+                poll_fn(|context| poll(connection.as_mut(), context)).await
             }
         }
     }

@@ -1,10 +1,14 @@
-//! A bound on frames of HTTP/2 that have no effect.
+//! Bounds on the frames of HTTP/2: on those that have no effect, and on those of one turn.
 //!
 //! h2 bounds resets, malformed requests and empty DATA, but reads WINDOW_UPDATE, PRIORITY, PING, SETTINGS and frames of
 //! unknown types as fast as they come: three clients that send nothing else occupy a core. So each connection has an
 //! allowance. Every frame but DATA with content uses it up, whatever its type. Time, requests and the bytes that are sent
 //! to the client refill it, far beyond what clients need to acknowledge, prioritise or flow-control what they asked for.
-//! A connection that exceeds it is closed. docs/adr/0015-frames-without-effect.md has the figures.
+//! A connection that exceeds it is closed.
+//!
+//! h2 reads all that has arrived before the first request in it is answered. A byte of a head may stand for a field, and takes a
+//! hundred times its memory. So each time the connection is polled, h2 gets the frames of one turn, and the rest when the
+//! requests in them and the worker's other connections have had theirs. docs/adr/0015-frames-without-effect.md has the figures.
 
 use std::{
     io::{self, IoSlice},
@@ -35,16 +39,22 @@ const WINDOW_UPDATE_TAKES: u32 = 1;
 /// response to PING has 17 bytes, to SETTINGS 9, a reset 13, and a rejected head 27.
 const OTHERS_TAKE: u32 = 4;
 
+/// The size of a turn, after which the next frame waits. Each frame takes some of it, and each byte of a head one.
+const TURN: usize = 512;
+const TURN_OF_FRAME: usize = 16;
+
 /// The length of the connection preface (RFC 9113, section 3.4), and of a frame header (section 4.1).
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
 const WINDOW_UPDATE: u8 = 8;
 const PADDED: u8 = 8;
 /// The most bytes of padding, including its length.
 const PADDING_MOST: usize = 256;
 
-/// An HTTP/2 connection that fails if its client sends too many frames without effect.
+/// An HTTP/2 connection whose frames come in turns. It fails if its client sends too many without effect.
 #[derive(Debug)]
 pub(super) struct Metered<S> {
     stream: S,
@@ -52,6 +62,8 @@ pub(super) struct Metered<S> {
     status: Arc<Status>,
     frames: Frames,
     allowance: Allowance,
+    /// The bytes received that wait for the next turn.
+    waiting: Vec<u8>,
 }
 
 /// The position in the stream of frames: the bytes to skip, then the received bytes of the next frame header.
@@ -60,6 +72,8 @@ struct Frames {
     skipped: usize,
     head: [u8; HEAD],
     filled: usize,
+    /// The part of the turn that is used up.
+    turn: usize,
 }
 
 /// The rest of the allowance, and what it has already been increased for.
@@ -75,9 +89,9 @@ struct Allowance {
 impl<S> Metered<S> {
     /// Meters a connection that begins with the HTTP/2 preface.
     pub(super) fn new(stream: S, watch: Arc<Watch>, status: Arc<Status>) -> Self {
-        let frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0 };
+        let frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, turn: 0 };
         let allowance = Allowance { left: AT_ONCE, refilled: Instant::now(), requests: 0, bytes_sent: 0 };
-        Self { stream, watch, status, frames, allowance }
+        Self { stream, watch, status, frames, allowance, waiting: Vec::new() }
     }
 
     fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
@@ -88,10 +102,13 @@ impl<S> Metered<S> {
 }
 
 impl Frames {
-    /// Reads the next bytes, and returns the cost of the frames that begin in them.
-    fn read(&mut self, mut bytes: &[u8]) -> u32 {
-        let mut taken = 0;
+    /// Reads the next bytes up to the end of the turn. Returns their number, and the cost of the frames that begin in them.
+    fn read(&mut self, received: &[u8]) -> (usize, u32) {
+        let (mut bytes, mut taken) = (received, 0);
         while !bytes.is_empty() {
+            if self.skipped == 0 && self.filled == 0 && self.turn >= TURN {
+                break;
+            }
             let skipped = self.skipped.min(bytes.len());
             self.skipped -= skipped;
             bytes = &bytes[skipped..];
@@ -103,6 +120,8 @@ impl Frames {
                 self.filled = 0;
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
+                let is_of_head = matches!(kind, HEADERS | CONTINUATION);
+                self.turn += TURN_OF_FRAME + if is_of_head { self.skipped } else { 0 };
                 let padding = if flags & PADDED == 0 { 0 } else { PADDING_MOST };
                 taken += match kind {
                     DATA if self.skipped > padding => 0,
@@ -111,7 +130,7 @@ impl Frames {
                 };
             }
         }
-        taken
+        (received.len() - bytes.len(), taken)
     }
 }
 
@@ -142,10 +161,30 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let Self { stream, watch, status, frames, allowance, waiting } = &mut *self;
+        if watch.begins_turn() {
+            frames.turn = 0;
+        } else if frames.turn >= TURN {
+            // The task is woken for the next turn.
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let Self { watch, status, frames, allowance, .. } = &mut *self;
-        let taken = frames.read(&buffer.filled()[before..]);
+        let taken = if waiting.is_empty() {
+            ready!(Pin::new(stream).poll_read(context, buffer))?;
+            let received = &buffer.filled()[before..];
+            let (length, taken) = frames.read(received);
+            waiting.extend_from_slice(&received[length..]);
+            buffer.set_filled(before + length);
+            taken
+        } else {
+            let (length, taken) = frames.read(&waiting[..waiting.len().min(buffer.remaining())]);
+            buffer.put_slice(&waiting[..length]);
+            waiting.drain(..length);
+            taken
+        };
+        if frames.turn >= TURN {
+            context.waker().wake_by_ref();
+        }
         if taken > 0 && !allowance.take(taken, watch) {
             status.note_closed("frames");
             return Poll::Ready(Err(io::Error::other("too many frames without effect")));
@@ -216,8 +255,12 @@ mod tests {
         ]
         .concat();
         for size in [1, 2, 8, 9, 10, 100, connection.len()] {
-            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0 };
-            let taken = connection.chunks(size).map(|bytes| frames.read(bytes));
+            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, turn: 0 };
+            let taken = connection.chunks(size).map(|bytes| {
+                let (length, taken) = frames.read(bytes);
+                assert_eq!(length, bytes.len());
+                taken
+            });
             assert_eq!(taken.sum::<u32>(), 6 * OTHERS_TAKE + WINDOW_UPDATE_TAKES, "{size} at a time");
         }
     }

@@ -94,6 +94,37 @@ fn frames_without_effect_end_the_connection() {
 }
 
 /// h2 has a bound of its own for these.
+/// Each byte of these heads stands for a field, which takes a hundred times its memory. h2 reads as many heads as streams are allowed before
+/// the first is refused for it.
+#[test]
+fn heads_of_many_fields_come_one_at_a_time() {
+    const CLIENTS: usize = 30;
+    const HEADS: u32 = 99;
+    let (gateway, _upstream) = start();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Frames::connect(gateway.address())).collect();
+    // A field that goes into the table, and then 900 times its index.
+    let first = [&fields(&get("/", &[]))[..], b"\x40\x01a\x01b"].concat();
+    let head = [&fields(&get("/", &[]))[..], &[0xBE; 900]].concat();
+    for client in &mut clients {
+        client.send(HEADERS, END_HEADERS | END_STREAM, 1, &first);
+    }
+    let before = gateway.memory_kib("VmHWM");
+    for client in &mut clients {
+        let heads: Vec<_> = (1..=HEADS)
+            .flat_map(|place| frame(HEADERS, END_HEADERS | END_STREAM, 1 + 2 * place, &head))
+            .collect();
+        client.writer().write_all(&heads).unwrap();
+    }
+    for client in &mut clients {
+        let mut ended = 0;
+        while ended < HEADS {
+            ended += u32::from(client.next().expect("a frame").ends_stream());
+        }
+    }
+    let growth = gateway.grew_kib(before);
+    assert!(growth < 30 << 10, "grew by {growth} KiB");
+}
+
 #[test]
 fn data_without_content_end_the_connection() {
     let (gateway, _upstream) = start();
