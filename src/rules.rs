@@ -146,10 +146,11 @@ impl Rule {
     }
 
     /// Returns what the limit makes of a descriptor, where `value` returns the value of the entry that stands for a part of
-    /// its key. `rate` is the one that the descriptor states.
+    /// its key. `client` is the address that the descriptor states beside the key, and `rate` the rate that it states.
     pub(crate) fn terms_of_descriptor<'d>(
         &self,
         value: impl Fn(&KeyPart) -> Option<&'d [u8]> + Copy,
+        client: Option<IpAddr>,
         hits: u32,
         rate: Option<Rate>,
     ) -> Terms {
@@ -157,7 +158,7 @@ impl Rule {
             Cost::Fixed(cost) => cost.saturating_mul(hits),
             _ => hits,
         };
-        let client = descriptor::client(value);
+        let client = descriptor::client(value).or(client);
         self.terms_of(descriptor::count(&self.config, value), |keys| {
             let ask = |(reading, CountedKey { key, rate: own, is_rate_of_group })| {
                 let ask = self.ask_of(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));

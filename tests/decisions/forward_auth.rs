@@ -257,6 +257,43 @@ fn all_keys_of_a_question_pay_where_they_are_counted_together() {
     assert_eq!(ask(&mut ["two", "three", "four"].map(str::to_owned).into_iter()), before - 3);
 }
 
+/// Past the limit's share of memory, a key with an address is counted with those of its network.
+#[test]
+fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
+    let decider = Decider::start(
+        "",
+        r#"
+        [store]
+        max_memory = "1MiB"
+        [limits.l]
+        key = ["ip", "header:x-user"]
+        rate = "5/h"
+        [limits.d]
+        key = "descriptor:user"
+        rate = "5/h"
+        [[descriptors]]
+        domain = "d"
+        match = { remote_address = "*", user = "*" }
+        limits = ["d"]
+        "#,
+    );
+    let asked = |client: &str, user: &str| {
+        let limit = format!(r#"{{"limits":[{{"name":"l","key":["{client}","{user}"]}}]}}"#);
+        let entries =
+            format!(r#"[{{"key":"remote_address","value":"{client}"}},{{"key":"user","value":"{user}"}}]"#);
+        let call = format!(r#"{{"domain":"d","descriptors":[{{"entries":{entries}}}]}}"#);
+        [
+            question(&decider, &limit).status,
+            decider.ask(&format!("POST /json\nContent-Length: {}\n\n{call}", call.len())).status,
+        ]
+    };
+    for user in 0..6_000 {
+        asked("198.51.100.7", &format!("invented-{user}"));
+    }
+    assert_eq!(asked("198.51.100.8", "mallory"), [429; 2]);
+    assert_eq!(asked("203.0.113.5", "alice"), [200; 2]);
+}
+
 #[test]
 fn envoy_asks_by_http_2_too() {
     let decider = Decider::start("", THREE);

@@ -1,6 +1,6 @@
 //! Questions in JSON, for services in any language: `{"limits": [{"name": "logins", "key": "alice", "cost": 1}]}`.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use hyper::{Method, Response, header::CONTENT_TYPE, http::request::Parts};
 use serde::Deserialize;
@@ -9,11 +9,14 @@ use smallvec::smallvec;
 
 use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
-    config::KeyPart,
+    config::{KeyPart, read_key},
     decisions::{self, grpc},
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
-    rules::{Rule, Terms, key::key_of_values},
+    rules::{
+        Rule, Terms,
+        key::{descriptor::address, key_of_values},
+    },
 };
 
 /// The most limits of a question.
@@ -112,7 +115,17 @@ impl LimitInQuestion {
         };
         let key =
             key_of_values(rule.config(), &written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
-        let ask = rule.ask_for(key);
+        let ask = match client_of(rule, &written) {
+            Some(client) => rule.ask_for(key).from_client(client),
+            None => rule.ask_for(key),
+        };
         Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).number(place)])))
     }
+}
+
+/// Returns the address of the client, if the limit's key has one.
+fn client_of(rule: &Rule, written: &str) -> Option<IpAddr> {
+    let place = rule.config().key.iter().position(|part| *part == KeyPart::Ip)?;
+    let values = read_key(written, &rule.config().key, rule.config().prefixes).ok()?;
+    address(values.get(place)?.as_bytes())
 }

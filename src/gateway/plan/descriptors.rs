@@ -4,6 +4,7 @@ mod tree;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -13,7 +14,7 @@ use tollgate_limiter::{Algorithm, OnFailure, Quota, Rate};
 
 use crate::{
     config::{Config, DescriptorRule, EntryRule, KeyPart, LimitSettings, Verdict, algorithm_of_descriptors},
-    rules::{Rule, Terms},
+    rules::{Rule, Terms, key::descriptor::address},
 };
 
 use self::tree::EntryLevel;
@@ -41,6 +42,12 @@ impl<'d> Descriptor<'d> {
         rate: Option<Rate>,
     ) -> Self {
         Self { entries: entries.map(|(key, value)| (key, value.trim_ascii())).collect(), hits, rate }
+    }
+
+    /// Returns the address of the client, if Envoy's entry for it has one.
+    fn client(&self) -> Option<IpAddr> {
+        let (_, value) = self.entries.iter().find(|(key, _)| *key == b"remote_address")?;
+        address(value)
     }
 }
 
@@ -103,7 +110,9 @@ impl DomainPlanner<'_> {
         let matched = entries.find_map(|(entry, rules)| Some((entry, rules, matching(entry, descriptor)?)));
         if let Some((entry, rules, places)) = matched {
             let value = |part: &KeyPart| Some(descriptor.entries[places[entry.entry_of(part)?]].1);
-            let terms = |rule: &Rule| rule.terms_of_descriptor(value, descriptor.hits, descriptor.rate);
+            let terms = |rule: &Rule| {
+                rule.terms_of_descriptor(value, descriptor.client(), descriptor.hits, descriptor.rate)
+            };
             let rules = rules.iter().map(|rule| (rule.clone(), terms(rule))).collect();
             return DescriptorPlan { rules, verdict: None };
         }
@@ -115,7 +124,8 @@ impl DomainPlanner<'_> {
             return DescriptorPlan::default();
         };
         let whole = whole(self.domain, descriptor);
-        let terms = rule.terms_of_descriptor(|_| Some(&whole), descriptor.hits, Some(rate));
+        let terms =
+            rule.terms_of_descriptor(|_| Some(&whole), descriptor.client(), descriptor.hits, Some(rate));
         DescriptorPlan { rules: SmallVec::from_iter([(rule.clone(), terms)]), verdict: None }
     }
 }

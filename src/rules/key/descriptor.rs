@@ -26,7 +26,8 @@ pub(crate) fn client<'d>(value: impl Fn(&KeyPart) -> Option<&'d [u8]>) -> Option
     address(value(&KeyPart::Ip)?)
 }
 
-fn address(value: &[u8]) -> Option<IpAddr> {
+/// Returns the address that a value states.
+pub(crate) fn address(value: &[u8]) -> Option<IpAddr> {
     Some(str::from_utf8(value).ok()?.parse::<IpAddr>().ok()?.to_canonical())
 }
 

@@ -91,7 +91,10 @@ impl EntryLevel {
             let parts = &rule.config().key;
             let place = |part: &KeyPart| parts.iter().position(|own| ptr::eq(own, part));
             let value = |part: &KeyPart| place(part).map(|place| values[place]);
-            (rule.clone(), rule.terms_of_descriptor(value, descriptor.hits, descriptor.rate))
+            (
+                rule.clone(),
+                rule.terms_of_descriptor(value, descriptor.client(), descriptor.hits, descriptor.rate),
+            )
         });
         Some(DescriptorPlan { rules: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
     }
