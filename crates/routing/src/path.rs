@@ -99,8 +99,10 @@ pub struct TooManyReadings;
 /// - Some resolve the path as a reference, as browsers do: `\` is a slash, and what is behind `//` is a host (Node, PHP).
 /// - Some end the path at the first `;` (Fastify 4, Restify), some at an escaped `?` (h3).
 /// - Some treat an escaped slash as a slash (nginx, PHP), some treat an escaped `\` as a slash (IIS), some drop what
-///   follows a `;` in a segment, before or after they decode it (servlet containers), a line feed at the end (Starlette) or bytes that
-///   aren't UTF-8 (Bottle).
+///   follows a `;` in a segment, before or after they decode it (servlet containers), or a line feed at the end (Starlette).
+/// - Bytes that aren't UTF-8 are dropped (Bottle), taken for Latin-1, with the whole path (CherryPy, Jetty) or their segment
+///   (Mojolicious), or left escaped (aiohttp).
+/// - Some decode escapes of UTF-16, such as `%u002f` (Jetty 9).
 /// - Some take `index.php` for the script that handles what comes behind it (Laravel, Symfony), some any `.php` for the end of the path (Apache).
 /// - Some take an empty segment for a parameter (Fastify, gin), some of these only behind the first slashes (Falcon).
 ///
@@ -118,6 +120,9 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
         return Err(TooManyReadings);
     }
     let mut spellings = vec![Cow::Borrowed(forwarded)];
+    if let Cow::Owned(decoded) = without_utf16_escapes(forwarded) {
+        spellings.push(self::forwarded(&decoded).into_owned().into());
+    }
     if forwarded.contains('\\') {
         spellings.push(self::forwarded(&forwarded.replace('\\', "/")).into_owned().into());
     }
@@ -152,8 +157,11 @@ fn behind_host(path: &str) -> Option<String> {
 
 /// Returns a path with the escapes of [`matched`] as servers see it that take any of these liberties, one after the other.
 fn with_liberties(path: String) -> Result<Vec<String>, TooManyReadings> {
-    const LIBERTIES: [fn(&str) -> String; 9] = [
+    const LIBERTIES: [fn(&str) -> String; 12] = [
         without_invalid,
+        in_latin,
+        |path| path.split('/').map(in_latin).collect::<Vec<_>>().join("/"),
+        with_invalid_escaped,
         |path| path.split('?').next().unwrap_or_default().to_owned(),
         without_parameters,
         |path| path.replace("%2F", "/"),
@@ -217,17 +225,63 @@ fn without_last_slashes(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-/// Returns a path with the escapes of [`matched`] without the bytes that aren't UTF-8.
-fn without_invalid(canonical: &str) -> String {
-    let mut valid = String::with_capacity(canonical.len());
+/// Returns a path with the escapes of [`matched`], and this in place of each byte that isn't UTF-8, whose escape has these digits.
+fn with_invalid(canonical: &str, replaced: impl Fn(&str) -> String) -> String {
+    let mut path = String::with_capacity(canonical.len());
     for (at, part) in canonical.split('%').enumerate() {
         match at {
-            0 => valid.push_str(part),
-            _ if part.starts_with("25") || part.starts_with("2F") => valid.extend(["%", part]),
-            _ => valid.push_str(&part[2..]),
+            0 => path.push_str(part),
+            _ if part.starts_with("25") || part.starts_with("2F") => path.extend(["%", part]),
+            _ => path.extend([&replaced(&part[..2]), &part[2..]]),
         }
     }
-    valid
+    path
+}
+
+/// Returns a path with the escapes of [`matched`] without the bytes that aren't UTF-8.
+fn without_invalid(canonical: &str) -> String {
+    with_invalid(canonical, |_| String::new())
+}
+
+/// Returns a path with the escapes of [`matched`] in which the bytes that aren't UTF-8 are text: each a `%` and two digits.
+fn with_invalid_escaped(canonical: &str) -> String {
+    with_invalid(canonical, |digits| format!("%25{digits}"))
+}
+
+/// Returns a path with the escapes of [`matched`] as Latin-1, if it has a byte that isn't UTF-8.
+fn in_latin(canonical: &str) -> String {
+    let latin = |text: &[u8]| text.iter().copied().map(char::from).collect::<String>();
+    if with_invalid_escaped(canonical) == canonical {
+        return canonical.to_owned();
+    }
+    with_invalid(&latin(canonical.as_bytes()), |digits| {
+        latin(&[u8::from_str_radix(digits, 16).unwrap_or_default()])
+    })
+}
+
+/// Returns a path with escapes of UTF-8 in place of those of UTF-16.
+fn without_utf16_escapes(path: &str) -> Cow<'_, str> {
+    let unit = |behind: &str| {
+        let digits = behind.strip_prefix(['u', 'U'])?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
+    };
+    let mut parts = path.split('%');
+    if !parts.clone().skip(1).any(|part| unit(part).is_some()) {
+        return Cow::Borrowed(path);
+    }
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match unit(part) {
+            None => decoded.extend(["%", part]),
+            Some(unit) => {
+                // Half of a pair is no character by itself.
+                let character = char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER);
+                decoded.extend(character.to_string().bytes().map(percent_encode_byte));
+                decoded.push_str(&part[5..]);
+            }
+        }
+    }
+    Cow::Owned(decoded)
 }
 
 /// Returns true if a path contains a `%`.
@@ -238,7 +292,7 @@ pub fn has_escapes(path: &str) -> bool {
 /// Returns true if a path contains `%2F` or `%5C`, which some upstreams treat as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
     has_escapes(path)
-        && path.split('%').skip(1).any(|after| {
+        && without_utf16_escapes(path).split('%').skip(1).any(|after| {
             let hex = after.get(..2).unwrap_or_default();
             hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
         })
@@ -247,7 +301,8 @@ pub fn has_escaped_slash(path: &str) -> bool {
 /// Returns true if a [`forwarded`] path has a dot segment to some servers: to one that treats `\`, `%2F` or `%5C` as a slash, drops
 /// `;parameters`, or ends the path at an escaped `?`, before or after it removes dot segments. So it may leave its parent directory.
 pub fn has_hidden_dots(path: &str) -> bool {
-    let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
+    let path = without_utf16_escapes(path);
+    let decoded: Cow<'_, [u8]> = percent_decode_str(&path).into();
     let mut names = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
     names.any(|name| matches!(name.split(|byte| matches!(byte, b';' | b'?')).next(), Some(b"." | b"..")))
 }
@@ -365,6 +420,7 @@ mod tests {
             "/.;/b",
             "/a%2F.",
             "/a/.%3F",
+            "/a/%u002e%2e/b",
         ] {
             assert!(has_hidden_dots(path), "{path}");
         }
@@ -444,10 +500,10 @@ mod tests {
             ("/a%23b%3F", &["/a#b"]),
             ("/a%0a", &["/a"]),
             ("/a%0ab", &[]),
-            ("/a%ff%25b", &["/a%25b"]),
-            ("/a%ff%3bx", &["/a%FF", "/a;x", "/a"]),
+            ("/a%ff%25b", &["/a%25b", "/aÿ%25b", "/a%25FF%25b"]),
+            ("/a%ff%3bx", &["/a", "/a%FF", "/a;x", "/a%25FF", "/a%25FF;x", "/aÿ", "/aÿ;x"]),
             ("/a%0a%3bx", &["/a\n", "/a"]),
-            ("/a%0a%80", &["/a\n", "/a"]),
+            ("/a%0a%80", &["/a\n", "/a", "/a\n\u{80}", "/a\n%2580"]),
             // Servers that decode twice are not covered.
             ("/a%252fb", &[]),
             // A path that ends at a semicolon, which isn't an escape.
@@ -471,6 +527,14 @@ mod tests {
             ("/a.php/b", &["/a.php"]),
             ("/a.php%2Fb", &["/a.php/b", "/a.php"]),
             ("/a.php", &[]),
+            // Bytes that aren't UTF-8
+            ("/caf%e9", &["/caf", "/café", "/caf%25E9"]),
+            ("/%C3%A9/%E9", &["/é", "/Ã©/é", "/é/é", "/é/%25E9"]),
+            // UTF-16
+            ("/logi%u006e", &["/login"]),
+            ("/a%U00e9%u002Fb", &["/aé%2Fb", "/aé/b"]),
+            ("/a/%u002e%u002E/b", &["/b"]),
+            ("/%ud83d%u+123%u12", &["/\u{FFFD}%25u+123%25u12"]),
             // An empty segment may be a parameter.
             ("/a//b/", &["/a//b"]),
             ("//a//b", &["//a//b", "/a//b", "//b", "/b"]),
@@ -492,7 +556,7 @@ mod tests {
 
     #[test]
     fn escaped_slashes_are_found_in_any_case() {
-        for path in ["/a%2fb", "/a%2F", "/%5c", "/%5C..", "/%%2f"] {
+        for path in ["/a%2fb", "/a%2F", "/%5c", "/%5C..", "/%%2f", "/a%u002fb"] {
             assert!(has_escaped_slash(path), "{path}");
         }
         for path in ["/", "/a/b", "/a\\b", "/%252f", "/%2", "/%", "/%é", "/%2g%5d"] {

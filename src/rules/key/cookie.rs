@@ -3,7 +3,7 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Readings, TooManyReadings, form_decoded, names_match, percent_decoded, without_controls,
+    Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, without_controls,
     without_wide_spaces,
 };
 
@@ -40,6 +40,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
                 add_between_commas(&mut readings, line, name)?;
             }
         }
+        readings.add_latin()?;
     }
     Ok(readings)
 }
@@ -178,6 +179,10 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
             let unescaped = unescaped(inner);
             // Litestar and web.py decode what Python has unquoted.
             readings.add(percent_decoded(&unescaped).into_owned())?;
+            // Django and aiohttp take a byte that is escaped for a character of Latin-1, though others are UTF-8.
+            if inner.is_ascii() {
+                readings.add(from_latin(&unescaped))?;
+            }
             readings.add(unescaped)?;
         }
         readings.add(quoted(rest))?;
@@ -336,6 +341,27 @@ mod tests {
                 assert_eq!(read(&line), Some(vec![None]), "{unit}");
             }
         }
+    }
+
+    /// Django writes `"jos\351"` for `josé`, and Flask `"jos\303\251"`.
+    #[test]
+    fn letters_outside_ascii_have_the_spellings_of_both_charsets() {
+        let is_read = |line: &[u8], value: &str| {
+            cookie(&[line], "sid").unwrap().into_values().contains(&Some(value.as_bytes().into()))
+        };
+        for line in [
+            &b"sid=\"jos\\351\""[..],
+            b"sid=\"jos\\303\\251\"",
+            b"sid=jos\xE9",
+            b"sid=jos\xC3\xA9",
+            b"sid=jos%E9",
+        ] {
+            assert!(is_read(line, "josé"), "{}", line.escape_ascii());
+        }
+        assert!(is_read(b"sid=\"jos\\303\\251\"", "josÃ©"));
+        assert!(!is_read("sid=josé".as_bytes(), "josÃ©"));
+        // As Django writes a name with a space.
+        assert!(is_read(b"sid=\"jos\\351 l\\363pez\"", "josé lópez"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::readings::{
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), and
-/// values left as they are where an escape is malformed. So are all of these in the queries `in_path`, which some servers read
+/// values left as they are where an escape is malformed, and values that aren't UTF-8 as Latin-1. So are all of these in the queries `in_path`, which some servers read
 /// instead.
 pub(super) fn parameter<'r>(
     query: &'r str,
@@ -40,6 +40,9 @@ pub(super) fn parameter<'r>(
     }
     for query in in_path {
         add_unusual(&mut readings, query, name)?;
+    }
+    if !readings.are_ascii() {
+        readings.add_latin()?;
     }
     Ok(readings)
 }
@@ -155,6 +158,8 @@ fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
 mod tests {
     use std::borrow::Cow;
 
+    use smallvec::SmallVec;
+
     use super::{super::readings::combinations, *};
 
     /// A parameter's values as text.
@@ -191,6 +196,16 @@ mod tests {
             let is_plain = !query.ends_with("%2");
             assert_eq!(matches!(&values[..], [Some(Cow::Borrowed(_))]), is_plain, "{query}");
         }
+    }
+
+    #[test]
+    fn values_that_are_not_utf_8_are_latin_1_too() {
+        let values = |query| parameter(query, &[], "api_key").unwrap().into_values();
+        let of = |texts: &[&[u8]]| {
+            texts.iter().map(|text| Some(text.to_vec().into())).collect::<SmallVec<[_; 1]>>()
+        };
+        assert_eq!(values("api_key=caf%E9"), of(&[b"caf\xE9", b"caf%E9", "café".as_bytes()]));
+        assert_eq!(values("api_key=caf%C3%A9"), of(&["café".as_bytes()]));
     }
 
     #[test]

@@ -42,6 +42,18 @@ impl<'r> Readings<'r> {
         Ok(())
     }
 
+    /// Adds the values that aren't UTF-8 as servers read them that take these for Latin-1 (Mojolicious, Werkzeug).
+    pub(super) fn add_latin(&mut self) -> Result<(), TooManyReadings> {
+        for place in 0..self.0.len() {
+            if let Some(value) = &self.0[place]
+                && str::from_utf8(value).is_err()
+            {
+                self.add(from_latin(value))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds that some servers find no value, if none has been found yet.
     pub(super) fn add_missing(&mut self) {
         if self.0.is_empty() {
@@ -125,6 +137,11 @@ pub(super) fn is_undecodable(text: &[u8]) -> bool {
     let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
     let mut escapes = text.split(|byte| *byte == b'%').skip(1);
     text.contains(&b'%') && (!escapes.all(is_escape) || str::from_utf8(&percent_decoded(text)).is_err())
+}
+
+/// A text in Latin-1, in UTF-8.
+pub(super) fn from_latin(text: &[u8]) -> Vec<u8> {
+    text.iter().copied().map(char::from).collect::<String>().into_bytes()
 }
 
 /// A text without the control characters and spaces around it, as Java trims it.
