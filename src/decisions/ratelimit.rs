@@ -79,18 +79,20 @@ async fn decide(
     let deadline = timeout.map(|timeout| exchange.deadline(timeout).ok_or_else(too_late)).transpose()?;
     let gateway = exchange.gateway().clone();
     let planner = gateway.planner.descriptors.of_domain(&request.domain);
+    let entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let client = descriptors::client_in(entries.map(|entry| (&*entry.key, &*entry.value)));
     let plan = |descriptor: &Descriptor| match descriptor.is_negative_hits {
         // A refund, which no limit must charge.
         true => DescriptorPlan::default(),
         false => {
-            let plan = planner.plan(&view(request, descriptor));
+            let plan = planner.plan(&view(request, descriptor).or_of_client(client));
             looks::warn(&request.domain, descriptor, &plan);
             plan
         }
     };
     let mut plans: Vec<_> = request.descriptors.iter().map(plan).collect();
     let refunds = request.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits);
-    let refunds = refunds.map(|descriptor| planner.plan(&view(request, descriptor)));
+    let refunds = refunds.map(|descriptor| planner.plan(&view(request, descriptor).or_of_client(client)));
     exchange.give_back(refunds.collect(), deadline).await;
     drop_replaced(&mut plans);
     let verdicts: Vec<_> = plans.iter().map(|plan| plan.verdict.clone()).collect();

@@ -275,23 +275,34 @@ fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
         domain = "d"
         match = { remote_address = "*", user = "*" }
         limits = ["d"]
+        [limits.apart]
+        key = "descriptor:user"
+        rate = "5/h"
+        [[descriptors]]
+        domain = "apart"
+        match = { user = "*" }
+        limits = ["apart"]
         "#,
     );
     let asked = |client: &str, user: &str| {
         let limit = format!(r#"{{"limits":[{{"name":"l","key":["{client}","{user}"]}}]}}"#);
-        let entries =
-            format!(r#"[{{"key":"remote_address","value":"{client}"}},{{"key":"user","value":"{user}"}}]"#);
-        let call = format!(r#"{{"domain":"d","descriptors":[{{"entries":{entries}}}]}}"#);
+        let client = format!(r#"{{"key":"remote_address","value":"{client}"}}"#);
+        let user = format!(r#"{{"key":"user","value":"{user}"}}"#);
+        let call = |domain: &str, descriptors: &str| {
+            let call = format!(r#"{{"domain":"{domain}","descriptors":[{descriptors}]}}"#);
+            decider.ask(&format!("POST /json\nContent-Length: {}\n\n{call}", call.len())).status
+        };
         [
             question(&decider, &limit).status,
-            decider.ask(&format!("POST /json\nContent-Length: {}\n\n{call}", call.len())).status,
+            call("d", &format!(r#"{{"entries":[{client},{user}]}}"#)),
+            call("apart", &format!(r#"{{"entries":[{user}]}},{{"entries":[{client}]}}"#)),
         ]
     };
     for user in 0..6_000 {
         asked("198.51.100.7", &format!("invented-{user}"));
     }
-    assert_eq!(asked("198.51.100.8", "mallory"), [429; 2]);
-    assert_eq!(asked("203.0.113.5", "alice"), [200; 2]);
+    assert_eq!(asked("198.51.100.8", "mallory"), [429; 3]);
+    assert_eq!(asked("203.0.113.5", "alice"), [200; 3]);
 }
 
 #[test]

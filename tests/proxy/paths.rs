@@ -371,7 +371,8 @@ fn every_spelling_of_a_parameter_is_counted_as_one() {
         "/of/me;x%2F",
         "/of/me;/x",
         "//x/of/me",
-        "/of/me%0A%80",
+        "/of/me%0A",
+        "/of/me%80",
     ] {
         assert_eq!(gateway.get(target).status, 429, "{target}");
     }

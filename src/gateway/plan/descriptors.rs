@@ -31,6 +31,8 @@ pub(crate) struct Descriptor<'d> {
     hits: u32,
     /// The rate that the descriptor states.
     rate: Option<Rate>,
+    /// The address of the client, if an entry states it.
+    client: Option<IpAddr>,
 }
 
 impl<'d> Descriptor<'d> {
@@ -41,14 +43,20 @@ impl<'d> Descriptor<'d> {
         hits: u32,
         rate: Option<Rate>,
     ) -> Self {
-        Self { entries: entries.map(|(key, value)| (key, value.trim_ascii())).collect(), hits, rate }
+        let entries: SmallVec<[_; 4]> = entries.map(|(key, value)| (key, value.trim_ascii())).collect();
+        let client = client_in(entries.iter().copied());
+        Self { entries, hits, rate, client }
     }
 
-    /// Returns the address of the client, if Envoy's entry for it has one.
-    fn client(&self) -> Option<IpAddr> {
-        let (_, value) = self.entries.iter().find(|(key, _)| *key == b"remote_address")?;
-        address(value)
+    /// Sets the address of the client, if it isn't known and another descriptor of the call states it.
+    pub(crate) fn or_of_client(self, client: Option<IpAddr>) -> Self {
+        Self { client: self.client.or(client), ..self }
     }
+}
+
+/// Returns the address of the client that entries state, as Envoy's action `remote_address` does.
+pub(crate) fn client_in<'d>(mut entries: impl Iterator<Item = (&'d [u8], &'d [u8])>) -> Option<IpAddr> {
+    entries.find(|(key, _)| *key == b"remote_address").and_then(|(_, value)| address(value))
 }
 
 /// The plan of a descriptor. By default it has no rules.
@@ -111,7 +119,7 @@ impl DomainPlanner<'_> {
         if let Some((entry, rules, places)) = matched {
             let value = |part: &KeyPart| Some(descriptor.entries[places[entry.entry_of(part)?]].1);
             let terms = |rule: &Rule| {
-                rule.terms_of_descriptor(value, descriptor.client(), descriptor.hits, descriptor.rate)
+                rule.terms_of_descriptor(value, descriptor.client, descriptor.hits, descriptor.rate)
             };
             let rules = rules.iter().map(|rule| (rule.clone(), terms(rule))).collect();
             return DescriptorPlan { rules, verdict: None };
@@ -125,7 +133,7 @@ impl DomainPlanner<'_> {
         };
         let whole = whole(self.domain, descriptor);
         let terms =
-            rule.terms_of_descriptor(|_| Some(&whole), descriptor.client(), descriptor.hits, Some(rate));
+            rule.terms_of_descriptor(|_| Some(&whole), descriptor.client, descriptor.hits, Some(rate));
         DescriptorPlan { rules: SmallVec::from_iter([(rule.clone(), terms)]), verdict: None }
     }
 }

@@ -102,6 +102,9 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
     }
     readings.add(trimmed(&value).to_vec())?;
     readings.add(without_controls(&value).into_owned())?;
+    // Tornado puts a space in the place of each.
+    let spaced = value.iter().map(|byte| if matches!(byte, 0..=8 | 0x0E..=0x1F) { b' ' } else { *byte });
+    readings.add(trimmed(&spaced.collect::<Vec<_>>()).to_vec())?;
     readings.add(percent_decoded(sent))?;
     if is_undecodable(sent) {
         let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
@@ -307,8 +310,8 @@ mod tests {
             ("api_key=%F0%9D%85%B3k1%F3%A0%80%A0", &[Some("\u{1D173}k1\u{E0020}"), Some("k1")]),
             ("api_key=\u{3000}k1\u{A0}", &[Some("\u{3000}k1\u{A0}"), Some("k1")]),
             ("api_key=%1C%01k1%1F", &[Some("\u{1c}\u{1}k1\u{1f}"), Some("k1")]),
-            ("api_key=k1%00x", &[Some("k1\0x"), Some("k1"), Some("k1x")]),
-            ("api_key=k%011%7F", &[Some("k\u{1}1\u{7f}"), Some("k1")]),
+            ("api_key=k1%00x", &[Some("k1\0x"), Some("k1"), Some("k1x"), Some("k1 x")]),
+            ("api_key=k%011%7F", &[Some("k\u{1}1\u{7f}"), Some("k1"), Some("k 1\u{7f}")]),
             ("api_key=k1%0D%0A", &[Some("k1\r\n"), Some("k1")]),
             ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),
             ("api_key=r&api_key=k1", &[Some("r"), Some("k1")]),

@@ -93,7 +93,7 @@ impl EntryLevel {
             let value = |part: &KeyPart| place(part).map(|place| values[place]);
             (
                 rule.clone(),
-                rule.terms_of_descriptor(value, descriptor.client(), descriptor.hits, descriptor.rate),
+                rule.terms_of_descriptor(value, descriptor.client, descriptor.hits, descriptor.rate),
             )
         });
         Some(DescriptorPlan { rules: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
