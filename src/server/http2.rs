@@ -52,6 +52,8 @@ const OF_PROXY_MOST: u32 = 4096;
 /// The bytes of a head from which on a request waits for its turn. A few bytes can be sent for it (RFC 7541), and keys in unusual
 /// spellings take long to read.
 const LARGE_HEAD: usize = 2 << 10;
+/// The bytes of a target from which on it does, too: a path in unusual spellings has many readings.
+const LARGE_TARGET: usize = 512;
 
 /// Returns the settings for a connection with this limit for heads, of one client or of many.
 pub(super) fn builder(
@@ -113,7 +115,7 @@ impl Turns {
         }
         let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
         let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-        if target + fields.sum::<usize>() >= LARGE_HEAD {
+        if target >= LARGE_TARGET || target + fields.sum::<usize>() >= LARGE_HEAD {
             let _turn = self.0.lock().await;
             yield_now().await;
         }
@@ -302,10 +304,14 @@ mod tests {
     async fn a_client_with_large_heads_gets_few_answers_a_turn() {
         const REQUESTS: usize = 100;
         let (turns, answered) = (Arc::new(Turns::default()), Arc::new(AtomicUsize::new(0)));
-        for _ in 0..REQUESTS {
+        for place in 0..REQUESTS {
             let (turns, answered) = (turns.clone(), answered.clone());
             tokio::spawn(async move {
-                let request = Request::builder().header("x", "a".repeat(LARGE_HEAD)).body(()).unwrap();
+                let large = match place % 2 {
+                    0 => Request::builder().header("x", "a".repeat(LARGE_HEAD)),
+                    _ => Request::builder().uri("/a".repeat(LARGE_TARGET / 2)),
+                };
+                let request = large.body(()).unwrap();
                 turns.wait_for(&request).await;
                 answered.fetch_add(1, Relaxed);
             });
