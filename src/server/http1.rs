@@ -51,7 +51,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// The most requests of a client in a row. If it has sent more, the worker's other connections get their turn before the next one.
 const TURN_MOST: usize = 16;
 /// So many bytes of a head count as another request: keys in unusual spellings take long to read.
-const TURN_BYTES: usize = 2 << 10;
+const TURN_BYTES: usize = 512;
 
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
