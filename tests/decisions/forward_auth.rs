@@ -268,6 +268,12 @@ fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
         [limits.l]
         key = ["ip", "header:x-user"]
         rate = "5/h"
+        [limits.client]
+        key = "ip"
+        rate = "10000/h"
+        [limits.user]
+        key = "header:x-user"
+        rate = "5/h"
         [limits.d]
         key = "descriptor:user"
         rate = "5/h"
@@ -286,6 +292,9 @@ fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
     );
     let asked = |client: &str, user: &str| {
         let limit = format!(r#"{{"limits":[{{"name":"l","key":["{client}","{user}"]}}]}}"#);
+        let limits = format!(
+            r#"{{"limits":[{{"name":"client","key":"{client}"}},{{"name":"user","key":"{user}"}}]}}"#
+        );
         let client = format!(r#"{{"key":"remote_address","value":"{client}"}}"#);
         let user = format!(r#"{{"key":"user","value":"{user}"}}"#);
         let call = |domain: &str, descriptors: &str| {
@@ -294,6 +303,7 @@ fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
         };
         [
             question(&decider, &limit).status,
+            question(&decider, &limits).status,
             call("d", &format!(r#"{{"entries":[{client},{user}]}}"#)),
             call("apart", &format!(r#"{{"entries":[{user}]}},{{"entries":[{client}]}}"#)),
         ]
@@ -301,8 +311,8 @@ fn keys_past_a_share_are_counted_by_the_network_of_the_client() {
     for user in 0..6_000 {
         asked("198.51.100.7", &format!("invented-{user}"));
     }
-    assert_eq!(asked("198.51.100.8", "mallory"), [429; 3]);
-    assert_eq!(asked("203.0.113.5", "alice"), [200; 3]);
+    assert_eq!(asked("198.51.100.8", "mallory"), [429; 4]);
+    assert_eq!(asked("203.0.113.5", "alice"), [200; 4]);
 }
 
 #[test]

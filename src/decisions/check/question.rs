@@ -6,11 +6,13 @@ use hyper::{Method, Response, header::CONTENT_TYPE, http::request::Parts};
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::smallvec;
+use tollgate_limiter::Ask;
 
 use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
-    config::{KeyPart, read_key},
+    config::KeyPart,
     decisions::{self, grpc},
+    gateway::plan::descriptors::REMOTE_ADDRESS,
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
     rules::{
@@ -84,15 +86,21 @@ async fn read(gateway: &Gateway, body: Upload) -> Result<(Vec<Arc<Rule>>, Vec<Te
     if !(1..=LIMITS_MOST).contains(&question.limits.len()) {
         return Err(Rejection::QuestionInvalid(format!("a question names 1 to {LIMITS_MOST} limits")));
     }
+    let client = question.limits.iter().find_map(|limit| limit.client(gateway));
     // Numbered, since a limit may be asked for several keys.
-    let asked = (0..).zip(&question.limits).map(|(place, limit)| limit.terms(gateway, place));
+    let asked = (0..).zip(&question.limits).map(|(place, limit)| limit.terms(gateway, client, place));
     let asked: Result<Vec<_>, _> = asked.collect();
     Ok(asked.map_err(Rejection::QuestionInvalid)?.into_iter().unzip())
 }
 
 impl LimitInQuestion {
     /// Returns the limit and its charge.
-    fn terms(&self, gateway: &Gateway, place: u16) -> Result<(Arc<Rule>, Terms), String> {
+    fn terms(
+        &self,
+        gateway: &Gateway,
+        client: Option<IpAddr>,
+        place: u16,
+    ) -> Result<(Arc<Rule>, Terms), String> {
         let Self { name, key, cost } = self;
         let Some(rule) = gateway.rules().get(name) else { return Err(format!("there is no limit `{name}`")) };
         if !rule.config().ends_with_decision() {
@@ -115,17 +123,22 @@ impl LimitInQuestion {
         };
         let key =
             key_of_values(rule.config(), &written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
-        let ask = match client_of(rule, &written) {
-            Some(client) => rule.ask_for(key).from_client(client),
-            None => rule.ask_for(key),
-        };
+        let ask = client.into_iter().fold(rule.ask_for(key), Ask::from_client);
         Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).number(place)])))
     }
-}
 
-/// Returns the address of the client, if the limit's key has one.
-fn client_of(rule: &Rule, written: &str) -> Option<IpAddr> {
-    let place = rule.config().key.iter().position(|part| *part == KeyPart::Ip)?;
-    let values = read_key(written, &rule.config().key, rule.config().prefixes).ok()?;
-    address(values.get(place)?.as_bytes())
+    /// Returns the address of the client, if the key has one.
+    fn client(&self, gateway: &Gateway) -> Option<IpAddr> {
+        let parts = &gateway.rules().get(&self.name)?.config().key;
+        let is_address = |part: &KeyPart| match part {
+            KeyPart::Ip => true,
+            KeyPart::Descriptor(name) => name == REMOTE_ADDRESS,
+            _ => false,
+        };
+        let value = match &self.key {
+            Value::Array(values) => values.get(parts.iter().position(is_address)?)?,
+            value => Some(value).filter(|_| parts.iter().all(is_address))?,
+        };
+        address(value.as_str()?.as_bytes())
+    }
 }

@@ -22,6 +22,9 @@ use self::tree::EntryLevel;
 /// The limits of descriptors that state their own rate and have no rule.
 const STATED: [&str; 2] = ["descriptor-limit", "descriptor-limit-long"];
 
+/// The entry that Envoy's action of this name adds: the address of the client.
+pub(crate) const REMOTE_ADDRESS: &str = "remote_address";
+
 /// A descriptor as a caller sends it.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptor<'d> {
@@ -56,7 +59,7 @@ impl<'d> Descriptor<'d> {
 
 /// Returns the address of the client that entries state, as Envoy's action `remote_address` does.
 pub(crate) fn client_in<'d>(mut entries: impl Iterator<Item = (&'d [u8], &'d [u8])>) -> Option<IpAddr> {
-    entries.find(|(key, _)| *key == b"remote_address").and_then(|(_, value)| address(value))
+    entries.find(|(key, _)| *key == REMOTE_ADDRESS.as_bytes()).and_then(|(_, value)| address(value))
 }
 
 /// The plan of a descriptor. By default it has no rules.
