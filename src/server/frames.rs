@@ -180,6 +180,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             let (length, taken) = frames.read(&waiting[..waiting.len().min(buffer.remaining())]);
             buffer.put_slice(&waiting[..length]);
             waiting.drain(..length);
+            if waiting.is_empty() {
+                // An idle connection keeps no memory for it.
+                *waiting = Vec::new();
+            }
             taken
         };
         if frames.turn >= TURN {
