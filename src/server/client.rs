@@ -232,7 +232,7 @@ impl Watch {
 
     /// Returns true at the first call since the connection was polled.
     pub(super) fn begins_turn(&self) -> bool {
-        self.begins_turn.load(Relaxed) && self.begins_turn.swap(false, Relaxed)
+        self.begins_turn.swap(false, Relaxed)
     }
 
     /// Sets the task to be woken when the connection is to be closed.

@@ -93,7 +93,6 @@ fn frames_without_effect_end_the_connection() {
     gateway.assert_not_logged("PING");
 }
 
-/// h2 has a bound of its own for these.
 /// Each byte of these heads stands for a field, which takes a hundred times its memory. h2 reads as many heads as streams are allowed before
 /// the first is refused for it.
 #[test]
@@ -125,6 +124,7 @@ fn heads_of_many_fields_come_one_at_a_time() {
     assert!(growth < 30 << 10, "grew by {growth} KiB");
 }
 
+/// h2 has a bound of its own for these.
 #[test]
 fn data_without_content_end_the_connection() {
     let (gateway, _upstream) = start();

@@ -294,7 +294,7 @@ pub fn has_escapes(path: &str) -> bool {
     path.as_bytes().contains(&b'%')
 }
 
-/// Returns true if a path contains `%2F` or `%5C`, which some upstreams treat as a slash.
+/// Returns true if a path contains `%2F` or `%5C`, also as an escape of UTF-16, which some upstreams treat as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
     has_escapes(path)
         && without_utf16_escapes(path).split('%').skip(1).any(|after| {
@@ -304,7 +304,8 @@ pub fn has_escaped_slash(path: &str) -> bool {
 }
 
 /// Returns true if a [`forwarded`] path has a dot segment to some servers: to one that treats `\`, `%2F` or `%5C` as a slash, drops
-/// `;parameters`, or ends the path at an escaped `?`, before or after it removes dot segments. So it may leave its parent directory.
+/// `;parameters`, ends the path at an escaped `?`, or decodes escapes of UTF-16, before or after it removes dot segments. So it may
+/// leave its parent directory.
 pub fn has_hidden_dots(path: &str) -> bool {
     let path = without_utf16_escapes(path);
     let decoded: Cow<'_, [u8]> = percent_decode_str(&path).into();

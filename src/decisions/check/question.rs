@@ -12,8 +12,7 @@ use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
     config::KeyPart,
     decisions::{self, grpc},
-    gateway::plan::descriptors::REMOTE_ADDRESS,
-    gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
+    gateway::{AnswerBody, Exchange, Gateway, Peer, Upload, plan::descriptors::REMOTE_ADDRESS},
     reject::Rejection,
     rules::{
         Rule, Terms,

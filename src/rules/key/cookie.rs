@@ -3,7 +3,7 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Readings, TooManyReadings, form_decoded, names_match, percent_decoded, without_controls,
+    Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, without_controls,
     without_wide_spaces,
 };
 
@@ -180,8 +180,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
             // Litestar and web.py decode what Python has unquoted.
             readings.add(percent_decoded(&unescaped).into_owned())?;
             // Django and aiohttp take a byte that is escaped for a letter of Latin-1, and all else for UTF-8.
-            readings
-                .add(unescaped_as(inner, |byte, text| text.extend(char::from(byte).to_string().bytes())))?;
+            readings.add(unescaped_as(inner, |byte, text| text.extend(from_latin(&[byte]))))?;
             readings.add(unescaped)?;
         }
         readings.add(quoted(rest))?;

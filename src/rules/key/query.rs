@@ -12,8 +12,8 @@ use super::readings::{
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), and
-/// values left as they are where an escape is malformed, and values that aren't UTF-8 as Latin-1. So are all of these in the queries `in_path`, which some servers read
-/// instead.
+/// values left as they are where an escape is malformed, and values that aren't UTF-8 as Latin-1. So are all of these in the
+/// queries `in_path`, which some servers read instead.
 pub(super) fn parameter<'r>(
     query: &'r str,
     in_path: &'r [String],
@@ -41,7 +41,7 @@ pub(super) fn parameter<'r>(
     for query in in_path {
         add_unusual(&mut readings, query, name)?;
     }
-    if !readings.are_ascii() {
+    if !is_plain || !in_path.is_empty() {
         readings.add_latin()?;
     }
     Ok(readings)

@@ -91,10 +91,8 @@ impl EntryLevel {
             let parts = &rule.config().key;
             let place = |part: &KeyPart| parts.iter().position(|own| ptr::eq(own, part));
             let value = |part: &KeyPart| place(part).map(|place| values[place]);
-            (
-                rule.clone(),
-                rule.terms_of_descriptor(value, descriptor.client, descriptor.hits, descriptor.rate),
-            )
+            let terms = rule.terms_of_descriptor(value, descriptor.client, descriptor.hits, descriptor.rate);
+            (rule.clone(), terms)
         });
         Some(DescriptorPlan { rules: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
     }

@@ -5,7 +5,9 @@ use std::{borrow::Cow, str};
 use tollgate_limiter::key::credentials::{BASIC, bytes, joined};
 
 use super::is_parameter;
-use crate::rules::key::readings::{Readings, TooManyReadings, form_decoded, percent_decoded, without_blanks};
+use crate::rules::key::readings::{
+    Readings, TooManyReadings, form_decoded, from_latin, percent_decoded, without_blanks,
+};
 
 /// Adds what decoders of base64 read: a name and a password, or a name alone.
 ///
@@ -162,7 +164,7 @@ fn with_colon(decoded: &[u8]) -> Cow<'_, [u8]> {
 fn encoded_text(decoded: &[u8]) -> Vec<u8> {
     match str::from_utf8(decoded) {
         Ok(_) => encoded(decoded),
-        Err(_) => encoded(decoded.iter().copied().map(char::from).collect::<String>().as_bytes()),
+        Err(_) => encoded(&from_latin(decoded)),
     }
 }
 
