@@ -78,6 +78,14 @@ impl LimitHandle {
         Ok(self.rule.ask_for(key))
     }
 
+    /// Returns the rate that is set for the limit, or for the key, as far as this gateway knows.
+    fn known(&self, key: Option<&Key>) -> Option<Override> {
+        let key = key.map(|key| format!(" {}", key.as_str())).unwrap_or_default();
+        let of = format!("{}{key}", self.limit().name());
+        let known = self.gateway.limiter().known_overrides();
+        known.into_iter().find_map(|(known, set)| (known == of).then_some(set))
+    }
+
     async fn set(&self, key: Option<&Key>, author: Author, change: ChangeBody) -> JsonResult {
         let Json(change) = change.map_err(Problem::from)?;
         let (limit, limiter) = (self.limit(), self.gateway.limiter());
@@ -87,6 +95,7 @@ impl LimitHandle {
             lasts: change.r#for.as_deref().map(read_duration).transpose()?,
         };
         let when = if change.if_absent { SetWhen::IfAbsent } else { SetWhen::Always };
+        let replaced = self.known(key);
         let is_set = limiter.set_override(limit, key, &set, when).await?;
         if is_set {
             let rate = Quota::new(limit.quota().algorithm, set.rate);
@@ -100,6 +109,9 @@ impl LimitHandle {
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
+        if let Some(replaced) = replaced.filter(|_| is_set) {
+            shown["replaced"] = show_override(limit, &replaced);
+        }
         if let Some(key) = key {
             shown["key"] = json!(key.as_str());
         }

@@ -112,7 +112,14 @@ impl Limits {
                 let [limit, key, rate] = ["limit", "key", "rate"].map(|name| text(&answer[name]));
                 let set = if answer["override"] == true { " (set)" } else { "" };
                 say(format_args!("limit {limit}\nkey   {key}\nrate  {rate}{set}\n"));
-                say(format_args!("used  {}\nleft  {}\n", answer["used"], answer["remaining"]));
+                if answer["by_network"] == true {
+                    say(format_args!(
+                        "The limit has no memory for this key: it is counted with others of its client's network.\n\
+                         `tollgate explain --live` shows that count.\n"
+                    ));
+                } else {
+                    say(format_args!("used  {}\nleft  {}\n", answer["used"], answer["remaining"]));
+                }
                 if let Some(ms) = answer["banned_for_ms"].as_u64() {
                     let left = Duration::from_secs(ms.div_ceil(1_000));
                     say(format_args!("banned for another {}\n", humantime::format_duration(left)));
@@ -129,7 +136,14 @@ impl Limits {
             LimitsCommand::Set { .. } => {
                 let network = answer["network"].as_str().map(|network| format!(" for all of {network}"));
                 let key = answer["key"].as_str().map(|key| format!(" for {key}"));
-                say(format_args!("set: {}{}\n", describe(answer), network.or(key).unwrap_or_default()));
+                let replaced = &answer["replaced"];
+                let replaced = replaced.is_object().then(|| format!("; replaced {}", describe(replaced)));
+                say(format_args!(
+                    "set: {}{}{}\n",
+                    describe(answer),
+                    network.or(key).unwrap_or_default(),
+                    replaced.unwrap_or_default()
+                ));
             }
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),
             LimitsCommand::Unset { .. } => say(format_args!("unset\n")),

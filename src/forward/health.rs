@@ -139,7 +139,11 @@ impl Ejector {
         let until_ms = now_ms() + self.terms.duration.as_millis() as u64;
         server.condition.ejected_until_ms.store(until_ms, Relaxed);
         server.condition.failures.store(0, Relaxed);
-        tracing::warn!(server = %server.url(), "ejected for {:?} after {} failures in a row", self.terms.duration, self.terms.failures);
+        let failures = match self.terms.failures {
+            1 => "a failure".to_owned(),
+            many => format!("{many} failures in a row"),
+        };
+        tracing::warn!(server = %server.url(), "ejected for {:?} after {failures}", self.terms.duration);
     }
 }
 

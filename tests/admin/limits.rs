@@ -69,7 +69,9 @@ fn a_key_has_its_own_rate_before_the_limits() {
         let redis = store.contains("redis").then(Redis::start);
         let gateway = gateway("5/h", &redis.as_ref().map(Redis::store).unwrap_or_default());
         done(limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]));
-        done(limits(&gateway, &["set", "l", "3/h"]));
+        assert_eq!(done(limits(&gateway, &["set", "l", "4/h", "--for", "1h"])), "set: 4/h, for another 1h\n");
+        let told = done(limits(&gateway, &["set", "l", "3/h"]));
+        assert!(told.starts_with("set: 3/h; replaced 4/h, for another "), "{told}");
         assert_eq!(policy(&gateway), "\"l\";q=9;w=3600");
         done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
         assert_eq!(policy(&gateway), "\"l\";q=3;w=3600");
@@ -126,6 +128,26 @@ fn the_network_that_a_rate_is_for_is_told() {
     );
     assert_eq!(done(limits(&gateway, &["set", "l", "192.0.2.7", "9/h"])), "set: 9/h for ip=192.0.2.7\n");
     assert_eq!(done(limits(&gateway, &["set", "l", "9/h"])), "set: 9/h\n");
+}
+
+#[test]
+fn a_key_without_memory_of_its_own_is_told() {
+    let gateway = Gateway::start(
+        "[store]\nmax_memory = \"1MiB\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [limits.l]\nkey = \"header:x-api-key\"\nrate = \"5/h\"\n\
+         [[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    );
+    let mut client = gateway.client();
+    for key in 0..5_000 {
+        client.ask(&format!("GET /\nx-api-key: invented-{key}"));
+    }
+    let of = |key: &str| done(limits(&gateway, &["show", "l", key]));
+    let (known, new) = (of("invented-0"), of("new"));
+    assert!(known.ends_with("used  1\nleft  4\n"), "{known}");
+    assert!(
+        new.contains("it is counted with others of its client's network") && !new.contains("left"),
+        "{new}"
+    );
 }
 
 #[test]
