@@ -1,6 +1,7 @@
 //! The body of a request or response on its way through the gateway: streamed, or whole if it is small and
 //! generated here.
 
+mod gathered;
 mod relayed;
 mod upload;
 
@@ -21,6 +22,7 @@ use tollgate_http1::head::Spelling;
 use crate::config::Edits;
 
 pub use self::{
+    gathered::Gathered,
     relayed::Relayed,
     upload::{Fault, Progress, SILENCE_LEAST, Upload},
 };

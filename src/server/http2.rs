@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::{AnswerBody, Timer};
+use crate::gateway::{AnswerBody, Gathered, Timer};
 use tollgate_http1::head::FIELDS_MOST;
 
 use super::client::Watch;
@@ -242,7 +242,7 @@ impl Drop for Http2Request {
 /// The body of a response. The request is in flight until it is dropped, and the last piece sent.
 #[derive(Debug)]
 pub(super) struct Http2Body {
-    body: AnswerBody,
+    body: Gathered<AnswerBody>,
     /// True for a response without a body, such as to HEAD. hyper checks this for HTTP/1.1 only.
     is_bodiless: bool,
     in_flight: Arc<Http2Request>,
@@ -264,7 +264,7 @@ impl Http2Body {
         }
         let is_bodiless = is_to_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let in_flight = Arc::new(in_flight);
-        response.map(|body| Self { body, is_bodiless, in_flight })
+        response.map(|body| Self { body: Gathered::new(body), is_bodiless, in_flight })
     }
 }
 
@@ -276,6 +276,8 @@ impl HttpBody for Http2Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // While there is no room, the response stays blocked.
+        ready!(self.body.poll_room(context));
         SENDING.with(|sending| {
             sending.blocked_since.set(None);
             let frame = ready!(Pin::new(&mut self.body).poll_frame(context));

@@ -24,7 +24,13 @@ use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
 
 use crate::config::ServerUrl;
-use crate::forward::{Failure, body::Body, connector::CountedConnection, hints::Hints, retry};
+use crate::forward::{
+    Failure,
+    body::{Body, Gathered},
+    connector::CountedConnection,
+    hints::Hints,
+    retry,
+};
 
 use super::{
     RESPONSE_BUFFER, Unanswered,
@@ -37,6 +43,9 @@ use super::{
 /// The receive window for all responses on a connection: the maximum (RFC 9113, section 6.9.1). With less, clients that don't read
 /// their responses would block those of others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// The most bytes of a request body that h2 holds after the server has given credit for them.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// A handle of an HTTP/2 connection to a server, for one request.
 #[derive(Debug)]
@@ -59,6 +68,7 @@ impl Http2 {
             .max_header_list_size(RESPONSE_BUFFER as u32)
             .initial_window_size(RESPONSE_BUFFER as u32)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(SEND_BUFFER)
             // Late responses to all cancelled requests are ignored, for a second (RFC 9113, section 5.1).
             .max_concurrent_reset_streams(CANCELLED_IN_ALL)
             // The bound would count what comes later, and end the requests of others.
@@ -158,7 +168,7 @@ impl Http2 {
             return response.await;
         }
         let mut upload = Box::pin(SendingBody {
-            body,
+            body: Gathered::new(body),
             stream,
             unsent: None,
             is_open: false,
@@ -190,7 +200,7 @@ impl Http2 {
 
 /// A request body that is being sent. Its request counts as a stream until then, even if the response ends earlier.
 struct SendingBody {
-    body: Body,
+    body: Gathered<Body>,
     stream: SendStream<Bytes>,
     /// A piece of the body for which the server has no room yet, and whether it is the last.
     unsent: Option<(Bytes, bool)>,

@@ -1,10 +1,10 @@
 //! Upstreams with HTTP/2.
 
 use std::{
-    io,
+    io::{self, Write},
     net::{Shutdown, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -21,14 +21,17 @@ use hyper::{
     server::conn::http2,
 };
 use hyper_util::rt::TokioExecutor;
+use socket2::SockRef;
 use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     harness::{
         PATIENCE,
-        client::Client,
+        client::{Client, connect_with_buffer},
         cut::{Cut, Fault},
-        frames::{DATA, END_HEADERS, Frames, HEADERS, INITIAL_WINDOW, WINDOW_UPDATE, fields, frame, get},
+        frames::{
+            DATA, END_HEADERS, Frames, HEADERS, INITIAL_WINDOW, SETTINGS, WINDOW_UPDATE, fields, frame, get,
+        },
         gateway::Gateway,
         redis::tls::Certificates,
         upstream::{Speech, Upstream, whole},
@@ -380,11 +383,7 @@ fn small_pieces_that_nobody_takes_need_little_memory() {
         waits.recv_timeout(PATIENCE).unwrap();
         assert_eq!(client.next_of(HEADERS).status(), 200);
     }
-    wait_until("the gateway has read all", || {
-        let before = gateway.cpu();
-        thread::sleep(Duration::from_millis(100));
-        gateway.cpu() == before
-    });
+    wait_until_idle(&gateway);
     let growth = gateway.grew_kib(before);
     assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
     // All of it is there once it is taken.
@@ -397,6 +396,74 @@ fn small_pieces_that_nobody_takes_need_little_memory() {
         }
         assert!(received.iter().enumerate().all(|(at, byte)| *byte == at as u8));
     }
+}
+
+/// Chunks of one byte: more than h2 takes while a connection isn't read.
+const SMALL_CHUNKS: usize = 4_000_000;
+/// The memory that those take which h2 would hold is ten times that.
+const SMALL_CHUNKS_KIB: usize = 10 << 10;
+/// A window that never fills.
+const WINDOW: u32 = 1 << 30;
+
+/// Sends small chunks until all are taken, or none for a second.
+fn send_small_chunks(stream: &mut TcpStream) {
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let _ = stream.write_all(&b"1\r\nx\r\n".repeat(SMALL_CHUNKS));
+}
+
+fn wait_until_idle(gateway: &Gateway) {
+    wait_until("the gateway has read what it takes", || {
+        let before = gateway.cpu();
+        thread::sleep(Duration::from_millis(100));
+        gateway.cpu() == before
+    });
+}
+
+#[test]
+fn small_chunks_that_a_server_does_not_read_need_little_memory() {
+    let (stop, stopped) = mpsc::channel::<()>();
+    let stopped = Mutex::new(stopped);
+    let upstream = WireUpstream::start(move |mut wire| {
+        // What the kernel holds would take long to fill.
+        SockRef::from(&*wire.stream()).set_recv_buffer_size(4 << 10).unwrap();
+        let mut server = Frames::accept(wire);
+        server.send(SETTINGS, 0, 0, &[&INITIAL_WINDOW.to_be_bytes()[..], &WINDOW.to_be_bytes()].concat());
+        server.send(WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes());
+        let _ = stopped.lock().unwrap().recv();
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let before = gateway.memory_kib("VmHWM");
+    let mut client = TcpStream::connect(gateway.address()).unwrap();
+    client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    send_small_chunks(&mut client);
+    wait_until_idle(&gateway);
+    let growth = gateway.grew_kib(before);
+    drop(stop);
+    assert!(growth < SMALL_CHUNKS_KIB, "grew by {growth} KiB");
+}
+
+#[test]
+fn small_chunks_that_a_client_does_not_read_need_little_memory() {
+    const REQUESTS: u32 = 8;
+    let (sent, all_sent) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        send_small_chunks(wire.stream());
+        sent.send(()).unwrap();
+    });
+    let gateway =
+        Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], "")));
+    let before = gateway.memory_kib("VmHWM");
+    let mut client = Frames::on(connect_with_buffer(gateway.address(), 4 << 10), &[(INITIAL_WINDOW, WINDOW)]);
+    client.send(WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes());
+    client.ask_at_once(REQUESTS, &get("/", &[]));
+    for _ in 0..REQUESTS {
+        all_sent.recv_timeout(PATIENCE).unwrap();
+    }
+    wait_until_idle(&gateway);
+    let growth = gateway.grew_kib(before);
+    assert!(growth < SMALL_CHUNKS_KIB, "grew by {growth} KiB");
 }
 
 #[test]
