@@ -78,6 +78,9 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         if is_name_and_password(rest) {
             return Ok(());
         }
+        // Zope takes the last word.
+        let last = rest.rsplit(u8::is_ascii_whitespace).next().unwrap_or_default();
+        add_only_with_password(readings, last)?;
     }
     add_basic_anywhere(readings, sent)?;
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
@@ -386,6 +389,7 @@ mod tests {
             ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw=="]),
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
             ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi"]),
+            ("Basic x=1 YTpi", &["Basic x=1 YTpi", "Basic YTpi", "Bearer YTpi"]),
             ("Basic 77u/YTpi", &["Basic 77u/YTpi", "Basic YTpi"]),
             // Passwords that end at a NUL (nginx)
             ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi"]),
@@ -498,6 +502,7 @@ mod tests {
             "YTpi!xxxx",
             "YTpi.x",
             "YTpi x",
+            "x=1 ~YTpi",
             "\"YTpi\"",
             "YTpiYw==x",
             "Y=TpiYw==x",

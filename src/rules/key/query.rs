@@ -62,7 +62,8 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 }
 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
-/// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own or of Struts.
+/// binding), without the fields of a nested value, which begin with a dot (Rocket), without a type, which begins with a colon (Zope), or
+/// without the prefixes of Next's own or of Struts.
 fn may_be(sent: &[u8], name: &[u8]) -> bool {
     if is_shorter(sent, name) {
         return false;
@@ -71,7 +72,7 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
     // Most names have none of these.
     let has_more = || {
         let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
-        has_prefix || sent.iter().any(|byte| is_mark(byte) || *byte == b'%')
+        has_prefix || sent.iter().any(|byte| is_mark(byte) || matches!(byte, b':' | b'%'))
     };
     names_match(sent, name)
         || letters_match(sent, name)
@@ -79,7 +80,7 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
             let unmarked = &decoded[start..];
-            let field = unmarked.split(|byte| *byte == b'.').next().unwrap_or_default();
+            let before = |mark| unmarked.split(|byte| *byte == mark).next().unwrap_or_default();
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
             // `top.api_key`, `model['api_key']`
             let behind_struts = decoded.strip_prefix(b"top").or(decoded.strip_prefix(b"model"));
@@ -90,7 +91,7 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
                 (start > 0).then(|| &rest[start..=end])
             });
             let may_be = |part: &[u8]| part.len() < decoded.len() && names_match(part, name);
-            [unmarked, field].into_iter().chain(of_next).chain(of_struts).any(may_be)
+            [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts).any(may_be)
         }
 }
 
@@ -291,6 +292,8 @@ mod tests {
             ("!api_key=k1", &[None, Some("k1")]),
             ("api_key=r&nxtPapi_key=k1", &[Some("r"), Some("k1")]),
             ("api_key=r&top.api_key=k1", &[Some("r"), Some("k1")]),
+            ("api_key=r&api_key:utf8:string=k1", &[Some("r"), Some("k1")]),
+            ("api_key=r&api_key%3Alist=k1", &[Some("r"), Some("k1")]),
             ("top%5B'api_key'%5D=k1", &[None, Some("k1")]),
             ("api_key=r&model.api_key=k1", &[Some("r"), Some("k1")]),
             ("topapi_key=k1&top_api_key=k1", &[None]),

@@ -225,7 +225,7 @@ impl MemoryStore {
     }
 
     fn report_at<P: Placed>(&self, time_us: u64, charge: &mut P) -> Result<Usage, StoreError> {
-        let (mut shards, hashes) = self.place(time_us, slice::from_mut(charge))?;
+        let (mut shards, hashes) = self.place_noted(time_us, slice::from_mut(charge))?;
         let Charge { bucket, quota, cost, .. } = charge.charge().clone();
         let name = Name::hashed(&bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
@@ -239,7 +239,7 @@ impl MemoryStore {
     }
 
     fn record_at<P: Placed>(&self, time_us: u64, charge: &mut P) -> Result<(), StoreError> {
-        let (mut shards, hashes) = self.place(time_us, slice::from_mut(charge))?;
+        let (mut shards, hashes) = self.place_noted(time_us, slice::from_mut(charge))?;
         let bucket = charge.charge().bucket.clone();
         let name = Name::hashed(&bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
@@ -307,7 +307,7 @@ impl MemoryStore {
         );
         page.counter(
             "tollgate_memory_overflows",
-            "Decisions on keys that were counted by client network, because their limit has no memory for more keys",
+            "Decisions and reports on keys that were counted by client network, because their limit has no memory for more keys",
             self.shares.spilled(),
         );
     }
@@ -385,11 +385,21 @@ impl MemoryStore {
     }
 
     fn take_at<P: Placed>(&self, time_us: u64, charges: &mut [P]) -> Result<Decision, StoreError> {
-        let (mut shards, hashes) = self.place(time_us, charges)?;
+        let (mut shards, hashes) = self.place_noted(time_us, charges)?;
+        Ok(self.decide(&mut shards, time_us, charges, &hashes))
+    }
+
+    /// Locks the shards of charges, as [`Self::place`] does, and notes which limits count keys elsewhere.
+    fn place_noted<P: Placed>(
+        &self,
+        time_us: u64,
+        charges: &mut [P],
+    ) -> Result<(Locked<'_>, Hashes), StoreError> {
+        let placed = self.place(time_us, charges)?;
         for charge in charges.iter().filter(|charge| charge.is_moved()) {
             self.shares.note_spilled(&self.shares.of(charge.limit()), time_us);
         }
-        Ok(self.decide(&mut shards, time_us, charges, &hashes))
+        Ok(placed)
     }
 
     /// Locks the shards of charges, and replaces those whose keys are counted elsewhere. Returns the shards, and the

@@ -114,7 +114,7 @@ pub(super) struct Shares {
     is_announced: AtomicBool,
     /// The number of shares into which the memory is divided.
     count: AtomicUsize,
-    /// Decisions on keys that were counted by their network.
+    /// Decisions and reports on keys that were counted by their network.
     spilled: AtomicU64,
 }
 

@@ -236,9 +236,11 @@ fn two_keys_of_one_network_in_one_request_are_both_counted() {
 #[test]
 fn a_debt_is_counted_by_network_too() {
     let store = flooded(20_000_000);
+    let before = store.shares.spilled();
     for key in 0..3 {
         store.record_at(20_000_001, &mut Newcomer::new(&format!("failed-{key}"), 6, 3, 10_000_000)).unwrap();
     }
+    assert_eq!(store.shares.spilled() - before, 3);
     assert_eq!(ask(&store, 20_000_002, "fourth", 6, 3), (false, true));
 }
 
