@@ -14,14 +14,14 @@ use tokio_util::sync::PollSemaphore;
 
 use super::BoxError;
 
-/// The size in bytes up to which pieces are put together. There are few larger ones in what h2 holds.
+/// The size in bytes up to which pieces are put together and counted. Of larger ones, few fit into the bytes that h2 holds.
 const SMALL: usize = 1 << 10;
 /// The number of small pieces of a body that aren't counted, since most bodies have no more.
 const UNCOUNTED: usize = 16;
 /// The most counted pieces of a body that h2 holds.
 const HELD_MOST: usize = 32;
 
-/// A body whose small pieces are put together if they come at once. After the first few, the next one waits until h2 holds few of them.
+/// A body whose small pieces are put together if they come at once. If h2 holds many of them, the next one waits.
 #[derive(Debug)]
 pub struct Gathered<B> {
     body: B,
