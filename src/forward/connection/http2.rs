@@ -258,6 +258,10 @@ impl SendingBody {
                     self.stream.reserve_capacity(1);
                     self.unsent = Some((piece, self.body.is_end_stream()));
                 }
+                // nginx ends the connection for trailers, and Go if it has answered before they come.
+                Err(_trailers) if self.handle.streams.is_shared() => {
+                    return Poll::Ready(self.stream.send_data(Bytes::new(), true));
+                }
                 Err(frame) => {
                     self.stream.reserve_capacity(0);
                     let trailers = frame.into_trailers().unwrap_or_default();

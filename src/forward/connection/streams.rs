@@ -84,6 +84,12 @@ impl Http2Streams {
         Some(Http2Handle::new(self.clone()))
     }
 
+    /// Returns true if several requests may be on the connection. The pool has a handle beside theirs, unless the connection gets no more.
+    pub(super) fn is_shared(&self) -> bool {
+        let others = usize::from(!self.is_suspect.load(Relaxed));
+        self.lent.load(Relaxed) > 1 + others
+    }
+
     /// Returns true if nothing has been read since a request for [`SILENCE_MOST`]. Anything that arrives ends the silence.
     fn is_silent(&self) -> bool {
         self.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST)

@@ -291,6 +291,41 @@ fn trailers_go_both_ways() {
     );
 }
 
+/// nginx ends the connection for them, and Go if it has answered before they come.
+#[test]
+fn trailers_do_not_go_where_others_have_requests() {
+    let permits = Arc::new(Semaphore::new(0));
+    let waits = permits.clone();
+    let upstream = Upstream::speaking(cleartext_http2(), move |request| {
+        let waits = waits.clone();
+        async move {
+            if request.uri().path() == "/waits" {
+                waits.acquire().await.unwrap().forget();
+            }
+            let has_trailers = request.into_body().collect().await.unwrap().trailers().is_some();
+            Response::new(whole(if has_trailers { "trailers" } else { "none" }))
+        }
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let with_trailers = || {
+        let mut client = gateway.client();
+        client.send(
+            b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n\
+              3\r\nabc\r\n0\r\nx-sum: 42\r\n\r\n",
+        );
+        String::from_utf8(client.rest()).unwrap()
+    };
+    let mut other = gateway.client();
+    other.send(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until("the server has the other's request", || upstream.count() == 1);
+    let told = with_trailers();
+    assert!(told.ends_with("none"), "{told}");
+    permits.add_permits(1);
+    assert_eq!(other.answer().status, 200);
+    wait_until("trailers are forwarded again", || with_trailers().ends_with("trailers"));
+    assert_eq!(upstream.connections().len(), 1);
+}
+
 /// The route's timeout ends each request before the one of responses would tell that the connection is dead.
 #[test]
 fn a_dead_connection_is_replaced_however_short_the_timeout_of_its_route() {
