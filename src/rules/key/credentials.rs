@@ -102,13 +102,18 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
 }
 
 /// Adds a name and a password behind `Basic` wherever servers look for it: Passport before the first space, and it takes the word
-/// behind that; Yii skips the byte behind `Basic`, and Sanic doesn't.
+/// behind that; Yii skips the byte behind `Basic`, and Sanic doesn't; slim-basic-auth takes the first that white space follows.
 fn add_basic_anywhere(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
     let has_basic = |word: &&[u8]| word.windows(BASIC.len()).any(|part| part.eq_ignore_ascii_case(BASIC));
     let mut parts = sent.split(|byte| *byte == b' ');
     let second = parts.next().filter(has_basic).and_then(|_| parts.next());
     let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
-    for text in [second, behind, basic_at_once(sent), basic_within(sent)].into_iter().flatten() {
+    let blank = |word: &[u8]| {
+        word[..BASIC.len()].eq_ignore_ascii_case(BASIC) && word[BASIC.len()].is_ascii_whitespace()
+    };
+    let before_blank = sent.windows(BASIC.len() + 1).position(blank).map(|at| &sent[at + BASIC.len()..]);
+    for text in [second, behind, before_blank, basic_at_once(sent), basic_within(sent)].into_iter().flatten()
+    {
         add_only_with_password(readings, text.trim_ascii())?;
     }
     Ok(())
@@ -469,6 +474,8 @@ mod tests {
             ("ApiKey a-bearer-1", &["ApiKey a-bearer-1", "Bearer a-bearer-1"]),
             // What a scheme's name stands in is a key like others.
             ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
+            ("xbasic\tYTpi", &["xbasic YTpi", "Basic YTpi", "Bearer YTpi"]),
+            ("~BASIC  YTpi", &["~BASIC YTpi", "Basic YTpi", "Bearer YTpi"]),
             ("xBasicYTpi", &["xBasicYTpi", "Bearer xBasicYTpi", "Basic YTpi"]),
             ("Bearer x1Basic-YTpi", &["Bearer x1Basic-YTpi", "Basic w7nChMOpOg==", "Basic YTpi"]),
             (
@@ -523,6 +530,8 @@ mod tests {
             "BasicXYT pi!~",
             "BasicXYTpi =!~",
             "xBasic YTpi=!",
+            "xbasic\tYT.pi",
+            "~BASIC  YT!pi",
             "BasicYT!pi",
             "xBasicYT!pi",
             "xBasic YT pi",
