@@ -12,6 +12,7 @@
 
 use std::{
     io::{self, IoSlice},
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -51,8 +52,6 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const WINDOW_UPDATE: u8 = 8;
 const PADDED: u8 = 8;
-/// The most bytes of padding, including its length.
-const PADDING_MOST: usize = 256;
 
 /// An HTTP/2 connection whose frames come in turns. It fails if its client sends too many without effect.
 #[derive(Debug)]
@@ -72,6 +71,8 @@ struct Frames {
     skipped: usize,
     head: [u8; HEAD],
     filled: usize,
+    /// True if the next byte is the length of the padding in a DATA frame.
+    is_padded: bool,
     /// The part of the turn that is used up.
     turn: usize,
 }
@@ -89,7 +90,7 @@ struct Allowance {
 impl<S> Metered<S> {
     /// Meters a connection that begins with the HTTP/2 preface.
     pub(super) fn new(stream: S, watch: Arc<Watch>, status: Arc<Status>) -> Self {
-        let frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, turn: 0 };
+        let frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, is_padded: false, turn: 0 };
         let allowance = Allowance { left: AT_ONCE, refilled: Instant::now(), requests: 0, bytes_sent: 0 };
         Self { stream, watch, status, frames, allowance, waiting: Vec::new() }
     }
@@ -109,6 +110,9 @@ impl Frames {
             if self.skipped == 0 && self.filled == 0 && self.turn >= TURN {
                 break;
             }
+            if mem::take(&mut self.is_padded) && self.skipped <= 1 + usize::from(bytes[0]) {
+                taken += OTHERS_TAKE;
+            }
             let skipped = self.skipped.min(bytes.len());
             self.skipped -= skipped;
             bytes = &bytes[skipped..];
@@ -122,9 +126,9 @@ impl Frames {
                 self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
                 let is_of_head = matches!(kind, HEADERS | CONTINUATION);
                 self.turn += TURN_OF_FRAME + if is_of_head { self.skipped } else { 0 };
-                let padding = if flags & PADDED == 0 { 0 } else { PADDING_MOST };
+                self.is_padded = kind == DATA && flags & PADDED != 0 && self.skipped > 0;
                 taken += match kind {
-                    DATA if self.skipped > padding => 0,
+                    DATA if self.skipped > 0 => 0,
                     WINDOW_UPDATE => WINDOW_UPDATE_TAKES,
                     _ => OTHERS_TAKE,
                 };
@@ -242,6 +246,13 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], &vec![0; payload]].concat()
     }
 
+    /// A DATA frame that has so many bytes of padding.
+    fn padded(padding: u8, payload: usize) -> Vec<u8> {
+        let mut frame = frame(DATA, PADDED, payload);
+        frame[HEAD] = padding;
+        frame
+    }
+
     #[test]
     fn frames_are_found_however_they_are_split() {
         let connection = [
@@ -250,8 +261,11 @@ mod tests {
             frame(1, 4, 300),
             frame(DATA, 0, 1),
             frame(DATA, 0, 0),
-            frame(DATA, PADDED, 256),
-            frame(DATA, PADDED, 257),
+            frame(DATA, PADDED, 0),
+            padded(0, 1),
+            padded(0, 2),
+            padded(255, 256),
+            padded(254, 256),
             frame(8, 0, 4),
             frame(0x42, 0xff, 20_000),
             frame(DATA, 0, 16_384),
@@ -259,13 +273,14 @@ mod tests {
         ]
         .concat();
         for size in [1, 2, 8, 9, 10, 100, connection.len()] {
-            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, turn: 0 };
+            let mut frames =
+                Frames { skipped: PREFACE, head: [0; HEAD], filled: 0, is_padded: false, turn: 0 };
             let taken = connection.chunks(size).map(|bytes| {
                 let (length, taken) = frames.read(bytes);
                 assert_eq!(length, bytes.len());
                 taken
             });
-            assert_eq!(taken.sum::<u32>(), 6 * OTHERS_TAKE + WINDOW_UPDATE_TAKES, "{size} at a time");
+            assert_eq!(taken.sum::<u32>(), 8 * OTHERS_TAKE + WINDOW_UPDATE_TAKES, "{size} at a time");
         }
     }
 
