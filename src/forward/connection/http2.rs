@@ -258,8 +258,8 @@ impl SendingBody {
                     self.stream.reserve_capacity(1);
                     self.unsent = Some((piece, self.body.is_end_stream()));
                 }
-                // nginx ends the connection for trailers, and Go if it has answered before they come.
-                Err(_trailers) if self.handle.streams.is_shared() => {
+                // nginx and gRPC for Go end the connection for trailers, and Go if it has answered before they come.
+                Err(_trailers) if !self.handle.streams.keep_for_one() => {
                     return Poll::Ready(self.stream.send_data(Bytes::new(), true));
                 }
                 Err(frame) => {

@@ -84,10 +84,15 @@ impl Http2Streams {
         Some(Http2Handle::new(self.clone()))
     }
 
-    /// Returns true if several requests may be on the connection. The pool has a handle beside theirs, unless the connection gets no more.
-    pub(super) fn is_shared(&self) -> bool {
-        let others = usize::from(!self.is_suspect.load(Relaxed));
-        self.lent.load(Relaxed) > 1 + others
+    /// Keeps the connection for a request whose trailers are to be sent. Returns false if there may be others on it. The pool has a handle
+    /// beside theirs, unless the connection gets no more.
+    pub(super) fn keep_for_one(&self) -> bool {
+        let most = 2 - usize::from(self.is_suspect.load(Relaxed));
+        let is_alone = self.lent.load(Relaxed) <= most;
+        if is_alone {
+            self.retire();
+        }
+        is_alone
     }
 
     /// Returns true if nothing has been read since a request for [`SILENCE_MOST`]. Anything that arrives ends the silence.

@@ -293,7 +293,7 @@ fn trailers_go_both_ways() {
 
 /// nginx ends the connection for them, and Go if it has answered before they come.
 #[test]
-fn trailers_do_not_go_where_others_have_requests() {
+fn trailers_share_a_connection_with_no_other_request() {
     let permits = Arc::new(Semaphore::new(0));
     let waits = permits.clone();
     let upstream = Upstream::speaking(cleartext_http2(), move |request| {
@@ -322,8 +322,11 @@ fn trailers_do_not_go_where_others_have_requests() {
     assert!(told.ends_with("none"), "{told}");
     permits.add_permits(1);
     assert_eq!(other.answer().status, 200);
-    wait_until("trailers are forwarded again", || with_trailers().ends_with("trailers"));
     assert_eq!(upstream.connections().len(), 1);
+    wait_until("trailers are forwarded again", || with_trailers().ends_with("trailers"));
+    assert_eq!(gateway.get("/").status, 200);
+    let connections = upstream.connections();
+    assert_eq!(connections.len(), 2, "{connections:?}");
 }
 
 /// The route's timeout ends each request before the one of responses would tell that the connection is dead.
