@@ -25,7 +25,7 @@ const HELD_MOST: usize = 32;
 #[derive(Debug)]
 pub struct Gathered<B> {
     body: B,
-    /// What came behind pieces that were put together.
+    /// The frame behind pieces that were put together, or the end.
     next: Option<Polled>,
     /// The number of small pieces so far.
     pieces: usize,
@@ -35,7 +35,7 @@ pub struct Gathered<B> {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What a body gave; `None` is its end.
+/// The next frame of a body. `None` is its end.
 type Polled = Option<Result<Frame<Bytes>, BoxError>>;
 
 /// A piece that h2 holds until it is dropped.
