@@ -50,8 +50,8 @@ pub(super) struct Http2Streams {
     pub(super) is_closed: AtomicBool,
     /// Notified when one of these changes.
     pub(super) changed: Notify,
-    /// True if a response was late, the server refused a request, the connection seems dead, or many requests were cancelled or sent. No
-    /// new requests are then sent on it.
+    /// True if a response was late, the server refused a request, the connection seems dead, many requests were cancelled or sent, or one
+    /// has trailers. No new requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
     /// The number of requests whose body waits for room at the server. It may need all the room of the connection.
     blocked: AtomicUsize,
@@ -67,7 +67,8 @@ pub(super) struct Http2Streams {
     heads_left: AtomicUsize,
     /// The bodies of responses.
     pub(super) received: ReceivedBodies,
-    /// Counts the connection until it has many requests, or many cancelled ones, or its last handle is dropped. It is closed soon after.
+    /// Counts the connection until it has many requests, many cancelled ones, or one with trailers, or its last handle is dropped. It is
+    /// closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
 
