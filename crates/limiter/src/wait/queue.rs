@@ -39,6 +39,12 @@ use super::{
 const WAITING_MOST: usize = 10_000;
 /// Requests that are asked for, or looked for, in one go.
 const TOGETHER_MOST: usize = 256;
+/// The times of room that are worked out at once, and how many more each millisecond. If clients leave faster, only the first of a queue
+/// has its time worked out anew at once. So leaving costs no more than it takes to come.
+const ESTIMATES_MOST: usize = WAITING_MOST;
+const ESTIMATES_PER_MS: usize = 100;
+/// The time after which others are looked for again, if no more estimates are left.
+const ESTIMATE_AFTER: Duration = Duration::from_millis(10);
 /// The time within which a queue notices what was changed without a message.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 /// The time within which it does where others often change rates and counts, or give permits back.
@@ -74,6 +80,13 @@ struct Queues {
     next_number: u64,
     /// They outlive the queues.
     fairness: Fairness,
+    estimates: Estimates,
+}
+
+/// The times of room that may be worked out now.
+struct Estimates {
+    left: usize,
+    refilled: Instant,
 }
 
 #[derive(Default)]
@@ -145,6 +158,24 @@ pub(crate) enum RoomEstimate {
     Never,
     /// Unknown until the times of waiters ahead are known.
     Unknown,
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Self { left: ESTIMATES_MOST, refilled: Instant::now() }
+    }
+}
+
+impl Estimates {
+    /// Returns the number that is left.
+    fn left(&mut self, now: Instant) -> usize {
+        let ms = now.saturating_duration_since(self.refilled).as_millis() as usize;
+        if ms > 0 {
+            self.left = self.left.saturating_add(ms.saturating_mul(ESTIMATES_PER_MS)).min(ESTIMATES_MOST);
+            self.refilled = now;
+        }
+        self.left
+    }
 }
 
 impl Default for Waits {
@@ -230,7 +261,7 @@ impl Waits {
 
     /// Returns the next step of a waiter, which must take it if it is to ask.
     pub(crate) fn next(&self, place: &QueuePlace<'_>, now: Instant) -> NextStep {
-        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let Queues { by_bucket, fairness, estimates, .. } = &mut *self.queues.lock();
         let queue = by_bucket.get_mut(&place.bucket);
         let Some((queue, at)) = queue.and_then(|queue| queue.find(place.id).map(|at| (queue, at))) else {
             // Its answer is there.
@@ -258,10 +289,14 @@ impl Waits {
             queue.look_again_at = None;
             return NextStep::LookAgain(Box::new(first.clone()), room.free_at);
         }
-        if queue.rooms.len() < queue.waiters.len() {
-            return NextStep::Look;
+        let rest_until = ask_at.min(look_again_at);
+        if queue.rooms.len() == queue.waiters.len() {
+            NextStep::Rest(Some(rest_until))
+        } else if estimates.left(now) > 0 {
+            NextStep::Look
+        } else {
+            NextStep::Rest(Some(rest_until.min(now + ESTIMATE_AFTER)))
         }
-        NextStep::Rest(Some(ask_at.min(look_again_at)))
     }
 
     /// Works out when there will be room for the first waiters whose time isn't known, by the quota that each has now, and
@@ -272,9 +307,9 @@ impl Waits {
         renewed: impl Fn(&Awaited) -> Awaited,
         told: impl Fn(&Awaited, u32) -> Option<Outcome>,
     ) -> Vec<(Awaited, u32)> {
-        let (mut queues, mut wanted) = (self.queues.lock(), Vec::new());
+        let (Queues { by_bucket, estimates, .. }, mut wanted) = (&mut *self.queues.lock(), Vec::new());
         // Who is asked for isn't refused meanwhile. After the call the first one looks.
-        let queue = queues.by_bucket.get_mut(bucket).filter(|queue| !queue.is_asking);
+        let queue = by_bucket.get_mut(bucket).filter(|queue| !queue.is_asking);
         let Some(queue) = queue else { return wanted };
         // No message tells that a rate has ended which was set for a time.
         if queue.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
@@ -282,8 +317,9 @@ impl Waits {
         }
         let mut at = queue.rooms.len();
         let mut ahead = queue.taken_by(at);
-        for _ in 0..TOGETHER_MOST {
+        for _ in 0..estimates.left(Instant::now()).clamp(1, TOGETHER_MOST) {
             let Some(waiter) = queue.waiters.get(at) else { break };
+            estimates.left = estimates.left.saturating_sub(1);
             let awaited = renewed(&waiter.awaited);
             let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
             if let RoomEstimate::AskStore(permits) = room {

@@ -70,12 +70,21 @@ impl<'w> Line<'w> {
 
     /// Settles all, and returns the number of times that the terms of a waiter were looked up.
     fn settle(&self) -> usize {
+        self.settle_while(|| self.look(|queue| queue.rooms.len() < queue.waiters.len()).unwrap_or(false))
+    }
+
+    /// Has the first waiter look as long as it is to, and returns the same number.
+    fn let_first_look(&self) -> usize {
+        self.settle_while(|| matches!(self.waits.next(&self.places[0].0, Instant::now()), NextStep::Look))
+    }
+
+    fn settle_while(&self, goes_on: impl Fn() -> bool) -> usize {
         let renewals = Cell::new(0);
         let renewed = |awaited: &Awaited| {
             renewals.set(renewals.get() + 1);
             awaited.clone()
         };
-        while self.look(|queue| queue.rooms.len() < queue.waiters.len()).unwrap_or(false) {
+        while goes_on() {
             let before = renewals.get();
             let wanted = self
                 .waits
@@ -222,6 +231,24 @@ fn those_who_leave_have_those_behind_settled_once_and_a_few_at_a_time() {
     assert_eq!(line.settle(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_first_ones_who_leave_in_turn_cost_little_each() {
+    const LEAVE: usize = 2_000;
+    let (waits, limit) = (Waits::default(), limit());
+    let mut line = Line::of(&waits);
+    let awaited = awaited(&limit, limit.quota(), 1, None);
+    let ids: Vec<WaiterId> = (0..2 * LEAVE).map(|_| line.join(&awaited)).collect();
+    let mut looked = line.let_first_look();
+    for id in &ids[..LEAVE] {
+        line.leave(*id);
+        looked += line.let_first_look();
+    }
+    assert!(looked <= ESTIMATES_MOST + ids.len() + 3 * LEAVE, "{looked} were looked at for {LEAVE} who left");
+    advance(5 * MS).await;
+    line.let_first_look();
+    assert!(line.look(|queue| queue.rooms.len()) > Some(400), "the others are looked at later");
+}
+
 /// Judged by the ratio of two times, each the shortest of some, and measured again if it is too great: a busy machine interrupts all of the longer
 /// ones. In proportion to the square of the length, it would be 361.
 #[test]
@@ -235,6 +262,7 @@ fn to_settle_a_queue_takes_a_time_in_proportion_to_its_length() {
         }
         let times = (0..30).map(|_| {
             waits.forget(None);
+            waits.queues.lock().estimates = Estimates::default();
             let since = std::time::Instant::now();
             line.settle();
             since.elapsed()
