@@ -343,6 +343,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     r#""sid=k1"#,
                     r"\sid=k1",
                     r"sid=k1\",
+                    r"sid=k1\x",
                     r#"sid="k1"#,
                     ",sid=k1",
                     "/sid=k1; sid=r3",
@@ -350,6 +351,8 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "a=b\u{e9}sid=k1",
                     r#"sid="\0456b1""#,
                     "sid= r5(sid=k1",
+                    "sid=%22k1%22",
+                    "a=b\nCookie2: sid=k1",
                 ],
             ),
             ("GET /cookie\nCookie: sid=a+b/c%3D", &["sid=a%2Bb/c=", "sid=a+b/c="]),
@@ -628,6 +631,36 @@ fn invented_keys_of_a_plan_lock_nobody_out() {
     };
     assert_eq!(statuses(&gateway, "GET /\nx-plan: pro\nx-api-key: new", 1), [429]);
     assert_eq!((admitted(1, "new", 20), admitted(2, "new", 20), admitted(3, "alice", 20)), (7, 7, 11));
+}
+
+/// The counts of the limit that had all of the memory last, and those of the other one fill what is left.
+#[test]
+fn a_limit_that_is_added_during_a_flood_leaves_each_network_its_count() {
+    let toml = |names: &[&str]| {
+        let limit = |name: &&str| {
+            format!(
+                "[limits.{name}]\nkey = \"header:x-api-key\"\nrate = \"7/h\"\n\
+                 [[routes]]\npath = \"/{name}\"\nrespond = {{ status = 200 }}\nlimits = [\"{name}\"]\n"
+            )
+        };
+        let limits = names.iter().map(limit).collect::<String>();
+        format!("[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\n[store]\nmax_memory = \"1MiB\"\n{limits}")
+    };
+    let gateway = Gateway::start(&toml(&["l"]));
+    let flood = |path: &str| {
+        let mut client = gateway.client();
+        for key in 0..3_000 {
+            client.ask(&format!("GET {path}\nx-api-key: invented-{key}"));
+        }
+    };
+    flood("/l");
+    gateway.reload(&toml(&["l", "m"]));
+    flood("/m");
+    for (path, network) in [("/l", 1), ("/m", 2), ("/l", 3), ("/m", 4)] {
+        let request = format!("GET {path}\nx-forwarded-for: 198.51.{network}.7\nx-api-key: new-{network}");
+        let admitted = statuses(&gateway, &request, 10).iter().filter(|status| **status == 200).count();
+        assert_eq!(admitted, 7, "network {network} on {path}");
+    }
 }
 
 #[test]
