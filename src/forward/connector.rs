@@ -6,8 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::{
     net::UnixStream,
@@ -26,6 +28,11 @@ use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
+/// The connections of an upstream that may be given up for trailers at once, and the time in which it may be one more. Each of them has
+/// other requests wait for a new connection.
+const TRAILERS_AT_ONCE: u32 = 10;
+const TRAILERS_EVERY: Duration = Duration::from_secs(1);
+
 /// The protocol of an upstream's servers, and the number of connections to them.
 pub struct Connector {
     terms: Option<Arc<ClientTls>>,
@@ -34,6 +41,8 @@ pub struct Connector {
     tls: Option<Result<TlsConnector, rustls::Error>>,
     connections: AtomicUsize,
     connections_most: AtomicUsize,
+    /// The time by which as many connections as so far may have been given up for trailers, one in each [`TRAILERS_EVERY`].
+    trailers_at: Mutex<Option<Instant>>,
 }
 
 impl Connector {
@@ -62,6 +71,7 @@ impl Connector {
             tls,
             connections: AtomicUsize::new(0),
             connections_most: AtomicUsize::new(usize::MAX),
+            trailers_at: Mutex::default(),
         }
     }
 
@@ -153,6 +163,19 @@ impl CountedConnection {
         connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
         of_worker.fetch_add(1, Relaxed);
         Ok(Self(Some((connector.clone(), of_worker.clone()))))
+    }
+
+    /// Returns true if the connection may be given up for the trailers of a request: for each upstream [`TRAILERS_AT_ONCE`] are, and then one
+    /// in each [`TRAILERS_EVERY`]. One that isn't counted is given up already.
+    pub(super) fn may_end_for_trailers(&self) -> bool {
+        let Some((connector, _)) = &self.0 else { return true };
+        let (mut at, now) = (connector.trailers_at.lock(), Instant::now());
+        let next = at.map_or(now, |at| at.max(now)) + TRAILERS_EVERY;
+        let is_allowed = next <= now + TRAILERS_EVERY * TRAILERS_AT_ONCE;
+        if is_allowed {
+            *at = Some(next);
+        }
+        is_allowed
     }
 }
 

@@ -85,15 +85,15 @@ impl Http2Streams {
         Some(Http2Handle::new(self.clone()))
     }
 
-    /// Keeps the connection for a request whose trailers are to be sent. Returns false if there may be others on it. The pool has a handle
-    /// beside theirs, unless the connection gets no more.
+    /// Keeps the connection for a request whose trailers are to be sent. Returns false if there may be others on it, or too many connections
+    /// were given up for trailers. The pool has a handle beside theirs, unless the connection gets no more.
     pub(super) fn keep_for_one(&self) -> bool {
         let most = 2 - usize::from(self.is_suspect.load(Relaxed));
-        let is_alone = self.lent.load(Relaxed) <= most;
-        if is_alone {
+        let is_kept = self.lent.load(Relaxed) <= most && self.counted.lock().may_end_for_trailers();
+        if is_kept {
             self.retire();
         }
-        is_alone
+        is_kept
     }
 
     /// Returns true if nothing has been read since a request for [`SILENCE_MOST`]. Anything that arrives ends the silence.

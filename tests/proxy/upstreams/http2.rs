@@ -9,14 +9,14 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::{
-    HeaderMap, Response, Version,
-    body::Frame,
+    HeaderMap, Request, Response, Version,
+    body::{Frame, Incoming},
     header::{HeaderName, HeaderValue},
     server::conn::http2,
 };
@@ -34,7 +34,7 @@ use crate::{
         },
         gateway::Gateway,
         redis::tls::Certificates,
-        upstream::{Speech, Upstream, whole},
+        upstream::{Body, Speech, Upstream, whole},
         wait_until,
         wire::WireUpstream,
     },
@@ -291,6 +291,24 @@ fn trailers_go_both_ways() {
     );
 }
 
+/// Says whether a request has trailers.
+async fn tell_of_trailers(request: Request<Incoming>) -> Response<Body> {
+    let has_trailers = request.into_body().collect().await.unwrap().trailers().is_some();
+    Response::new(whole(if has_trailers { "trailers" } else { "none" }))
+}
+
+/// Sends a request with trailers, and returns whether the server has got them.
+fn trailers_arrive(gateway: &Gateway) -> bool {
+    let mut client = gateway.client();
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n\
+          3\r\nabc\r\n0\r\nx-sum: 42\r\n\r\n",
+    );
+    let told = String::from_utf8(client.rest()).unwrap();
+    assert!(told.ends_with("trailers") || told.ends_with("none"), "{told}");
+    told.ends_with("trailers")
+}
+
 /// nginx ends the connection for them, and Go if it has answered before they come.
 #[test]
 fn trailers_share_a_connection_with_no_other_request() {
@@ -302,31 +320,35 @@ fn trailers_share_a_connection_with_no_other_request() {
             if request.uri().path() == "/waits" {
                 waits.acquire().await.unwrap().forget();
             }
-            let has_trailers = request.into_body().collect().await.unwrap().trailers().is_some();
-            Response::new(whole(if has_trailers { "trailers" } else { "none" }))
+            tell_of_trailers(request).await
         }
     });
     let gateway = gateway(&upstream.url(), "");
-    let with_trailers = || {
-        let mut client = gateway.client();
-        client.send(
-            b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n\
-              3\r\nabc\r\n0\r\nx-sum: 42\r\n\r\n",
-        );
-        String::from_utf8(client.rest()).unwrap()
-    };
     let mut other = gateway.client();
     other.send(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n");
     wait_until("the server has the other's request", || upstream.count() == 1);
-    let told = with_trailers();
-    assert!(told.ends_with("none"), "{told}");
+    assert!(!trailers_arrive(&gateway));
     permits.add_permits(1);
     assert_eq!(other.answer().status, 200);
     assert_eq!(upstream.connections().len(), 1);
-    wait_until("trailers are forwarded again", || with_trailers().ends_with("trailers"));
+    wait_until("trailers are forwarded again", || trailers_arrive(&gateway));
     assert_eq!(gateway.get("/").status, 200);
     let connections = upstream.connections();
     assert_eq!(connections.len(), 2, "{connections:?}");
+}
+
+/// Others have to wait for a new one each time.
+#[test]
+fn few_connections_are_given_up_for_trailers() {
+    let upstream = Upstream::speaking(cleartext_http2(), tell_of_trailers);
+    let gateway = gateway(&upstream.url(), "");
+    let since = Instant::now();
+    let arrived = (0..40).filter(|_| trailers_arrive(&gateway)).count();
+    let most = 11 + since.elapsed().as_secs() as usize;
+    assert!((10..=most).contains(&arrived), "{arrived} of 40 arrived, of at most {most}");
+    let connections = upstream.connections();
+    assert!(connections.len() <= arrived + 1, "{connections:?}");
+    wait_until("trailers are forwarded again", || trailers_arrive(&gateway));
 }
 
 /// The route's timeout ends each request before the one of responses would tell that the connection is dead.
