@@ -93,16 +93,16 @@ impl Failure {
     /// Returns true if the failure says something of the server: not if the client may have caused it, nor if no server was asked.
     pub(super) fn is_of_server(&self) -> bool {
         let was_asked = !matches!(self, Self::Busy | Self::NoneHealthy { .. });
-        was_asked && !self.is_of_client() && !self.is_of_malformed_request()
+        was_asked && !self.is_of_client() && !self.is_of_request_alone()
     }
 
-    /// Returns true if an HTTP/2 server has reset only this request, with PROTOCOL_ERROR. Servers do that with requests that they
-    /// take for malformed (RFC 9113, section 8.1.1).
-    fn is_of_malformed_request(&self) -> bool {
+    /// Returns true if an HTTP/2 server has reset only this request for a cause that lies in it: with PROTOCOL_ERROR, if it takes the
+    /// request for malformed (RFC 9113, section 8.1.1), or with CANCEL, as gRPC servers do when the time in `grpc-timeout` is over.
+    fn is_of_request_alone(&self) -> bool {
         let Self::Broken(cause) = self else { return false };
-        cause.downcast_ref::<h2::Error>().is_some_and(|error| {
-            error.is_reset() && error.is_remote() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR)
-        })
+        let reset = cause.downcast_ref::<h2::Error>().filter(|error| error.is_reset() && error.is_remote());
+        let reason = reset.and_then(h2::Error::reason);
+        matches!(reason, Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::CANCEL))
     }
 }
 
