@@ -12,7 +12,7 @@
 //! both.
 
 mod charset;
-mod cookie;
+pub(crate) mod cookie;
 mod credentials;
 pub(crate) mod descriptor;
 pub mod jwt;
@@ -26,7 +26,7 @@ use std::{borrow::Cow, net::IpAddr};
 
 use hyper::{
     HeaderMap, Method,
-    header::{self, AUTHORIZATION, HeaderName, HeaderValue},
+    header::{AUTHORIZATION, HeaderName, HeaderValue},
 };
 use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
@@ -286,8 +286,7 @@ fn values<'r>(
             None => None,
         },
         KeyPart::Cookie(name) => {
-            let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
-            return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
+            return shown_values(cookie::cookie(&cookie::lines(subject.headers), name)?);
         }
         KeyPart::Query(name) => {
             let readings = query::parameter(subject.query, subject.queries_in_path, name)?;

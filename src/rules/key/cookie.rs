@@ -1,5 +1,10 @@
 //! The values that servers may read in a cookie.
 
+use hyper::{
+    HeaderMap,
+    header::{COOKIE, HeaderName, HeaderValue},
+};
+use smallvec::SmallVec;
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
@@ -10,7 +15,16 @@ use super::readings::{
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
 const MOST_PAIRS: usize = 64;
 
-/// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
+/// A field of RFC 2965, from which Apache httpd reads cookies, too.
+const COOKIE2: HeaderName = HeaderName::from_static("cookie2");
+
+/// Returns the lines of a request that may contain cookies.
+pub(crate) fn lines(headers: &HeaderMap) -> SmallVec<[&[u8]; 1]> {
+    let fields = [COOKIE, COOKIE2].into_iter().flat_map(|name| headers.get_all(name));
+    fields.map(HeaderValue::as_bytes).collect()
+}
+
+/// Reads a cookie from such lines, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
 /// of quotes. Beside these are read: names that [match loosely](is_name), pairs that end at white space and
@@ -164,6 +178,8 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
             readings.add(without_controls(&decoded).into_owned())?;
             readings.add(decoded)?;
         }
+        // Rust's cookie takes off quotes that are percent-encoded, too.
+        readings.add(self::unquoted(&percent_decoded(text)).to_vec())?;
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {
@@ -192,6 +208,8 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         readings.add(first_word(value))?;
         readings.add(percent_decoded(first_word(value)))?;
         readings.add(before_quote(value))?;
+        // mochiweb ends a value at a backslash.
+        readings.add(value.split(|byte| *byte == b'\\').next().unwrap_or_default())?;
     }
     for trimmed in without_wide_spaces(value).into_iter().flatten().filter(|trimmed| *trimmed != value) {
         add_values(readings, trimmed)?;
@@ -409,6 +427,7 @@ mod tests {
             ("sid=a%2Bb", &[Some("a%2Bb"), Some("a+b")]),
             ("sid=a+%2B", &[Some("a+%2B"), Some("a++"), Some("a +")]),
             ("sid=100%", &[Some("100%")]),
+            ("sid=%22k1%22", &[Some("%22k1%22"), Some("\"k1\""), Some("k1")]),
             // Quotes
             ("sid=\"k1\"", &[Some("k1"), Some("\"k1\"")]),
             ("sid=\"\\1531\"", &[Some("\\1531"), Some("\"\\1531\""), Some("k1")]),
@@ -436,6 +455,8 @@ mod tests {
             // WebOb
             ("sid=k1\"x", &[Some("k1\"x"), Some("k1")]),
             ("sid=k1\\", &[Some("k1\\"), Some("k1")]),
+            // mochiweb
+            ("sid=k1\\x2", &[Some("k1\\x2"), Some("k1x2"), Some("k1")]),
             ("\"sid=k1", &[None, Some("k1")]),
             ("\\sid=k1", &[None, Some("k1")]),
             ("a=\"x\"sid=k1", &[None, Some("k1")]),

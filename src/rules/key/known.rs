@@ -5,22 +5,29 @@ use std::net::IpAddr;
 use super::{PartValues, Value, texts_of};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
-/// Replaces values that the limit doesn't know by the client's network. Returns false if the limit refuses them.
+/// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one: that is charged, and nobody
+/// uses it without knowing it. Returns false if the limit refuses them.
 pub(super) fn replace_unknown(
     values: &mut PartValues<'_>,
     known: &KnownKeys,
     limit: &LimitSettings,
     client: IpAddr,
 ) -> bool {
+    let (mut has_known, mut has_unknown) = (false, false);
     for value in values.iter_mut().flatten() {
-        if matches!(value, Value::Shown(shown) if !known.contains(shown)) {
-            match limit.unknown {
-                UnknownKey::Ip => *value = Value::Unknown(limit.prefixes.network(client)),
-                UnknownKey::Deny => return false,
+        match value {
+            Value::Shown(shown) if known.contains(shown) => has_known = true,
+            Value::Shown(_) => {
+                *value = Value::Unknown(limit.prefixes.network(client));
+                has_unknown = true;
             }
+            _ => {}
         }
     }
-    true
+    if has_known {
+        values.retain(|value| !matches!(value, Some(Value::Unknown(_))));
+    }
+    has_known || !has_unknown || limit.unknown == UnknownKey::Ip
 }
 
 /// Returns the name that the limit's file gives to the key of this text, if it does.

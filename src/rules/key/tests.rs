@@ -13,9 +13,9 @@ fn limit(toml: &str) -> Arc<config::LimitSettings> {
 }
 
 fn counted(toml: &str, headers: &[(&'static str, &str)], query: &str, client: &str) -> Counted {
-    let map = headers.iter().map(|(name, value)| {
-        (header::HeaderName::from_static(name), header::HeaderValue::from_str(value).unwrap())
-    });
+    let map = headers
+        .iter()
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()));
     let headers = &map.collect();
     count(
         &limit(toml),
@@ -88,7 +88,7 @@ fn methods_that_clients_invent_are_counted_together() {
 
 #[test]
 fn keys_that_a_program_makes_are_those_of_the_file() {
-    let (name, value) = (header::HeaderName::from_static("x-key"), "test".parse().unwrap());
+    let (name, value) = (HeaderName::from_static("x-key"), "test".parse().unwrap());
     let by_header = key("key = \"header:x-key\"", &[("x-key", "test")], "");
     assert_eq!(Key::header(&name, &value).as_str(), by_header);
     assert_eq!(Key::global().as_str(), key("key = \"global\"", &[], ""));
