@@ -42,7 +42,7 @@ const TOGETHER_MOST: usize = 256;
 /// The times of room that are worked out at once, and how many more each millisecond. If clients leave faster, only the first of a queue
 /// has its time worked out anew at once. So leaving costs no more than it takes to come.
 const ESTIMATES_MOST: usize = WAITING_MOST;
-const ESTIMATES_PER_MS: usize = 100;
+const ESTIMATES_PER_MS: usize = 20;
 /// The time after which others are looked for again, if no more estimates are left.
 const ESTIMATE_AFTER: Duration = Duration::from_millis(10);
 /// The time within which a queue notices what was changed without a message.
@@ -93,6 +93,8 @@ struct Estimates {
 struct Queue {
     /// In the order of their ids. Boxed, since those behind one that leaves or joins move.
     waiters: VecDeque<Box<Waiter>>,
+    /// The permits that all of them take.
+    permits: u64,
     /// The room of the first of them, as far as it is known.
     rooms: VecDeque<WaiterRoom>,
     /// A call is made for some of them.
@@ -225,8 +227,7 @@ impl Waits {
     pub(crate) fn room_behind(&self, awaited: &Awaited, stated: Option<Outcome>) -> RoomEstimate {
         let (queues, empty) = (self.queues.lock(), Queue::default());
         let queue = queues.by_bucket.get(&awaited.bucket).filter(|_| !*self.ended.borrow()).unwrap_or(&empty);
-        let before = queue.waiters.len();
-        queue.room(awaited, before, queue.taken_by(before), stated)
+        queue.room(awaited, queue.waiters.len(), queue.permits, stated)
     }
 
     /// Takes a place in a queue, behind those that came before, unless too many wait. `free_at` holds if it is alone.
@@ -250,6 +251,7 @@ impl Waits {
         let waiter = Waiter { id, request, awaited: awaited.clone(), turn: turn.clone(), answer };
         let at = queue.waiters.partition_point(|other| other.id < id);
         queue.forget_from(at);
+        queue.permits += awaited.cost();
         queue.waiters.insert(at, Box::new(waiter));
         if let (1, Some(free_at)) = (queue.waiters.len(), free_at) {
             queue.note_room(free_at);
@@ -316,7 +318,7 @@ impl Waits {
             queue.forget_from(0);
         }
         let mut at = queue.rooms.len();
-        let mut ahead = queue.taken_by(at);
+        let mut ahead = queue.taken_by_known();
         for _ in 0..estimates.left(Instant::now()).clamp(1, TOGETHER_MOST) {
             let Some(waiter) = queue.waiters.get(at) else { break };
             estimates.left = estimates.left.saturating_sub(1);
@@ -406,7 +408,7 @@ impl Waits {
     fn leave(&self, bucket: &Bytes, id: WaiterId) {
         self.change(bucket, |queue| {
             if let Some(at) = queue.find(id) {
-                queue.waiters.remove(at);
+                queue.remove(at);
                 queue.forget_from(at);
                 self.waiting.fetch_sub(1, Relaxed);
             }
@@ -431,7 +433,7 @@ impl Waits {
             0 => drop(queue.rooms.pop_front()),
             _ => queue.forget_from(at),
         }
-        if let Some(waiter) = queue.waiters.remove(at) {
+        if let Some(waiter) = queue.remove(at) {
             self.waiting.fetch_sub(1, Relaxed);
             // One that leaves this very moment keeps what it was charged.
             let _ = waiter.answer.send(answer);
@@ -531,11 +533,15 @@ impl Queue {
         first.map_or(0, |(room, first)| room.taken - first.awaited.cost())
     }
 
-    /// Returns the permits that so many of the first waiters take.
-    fn taken_by(&self, count: usize) -> u64 {
-        let of_known = self.rooms.back().map_or(0, |room| room.taken - self.start());
-        let others = self.waiters.range(self.rooms.len()..count);
-        of_known + others.map(|waiter| waiter.awaited.cost()).sum::<u64>()
+    /// Returns the permits that the first waiters take, whose room is known.
+    fn taken_by_known(&self) -> u64 {
+        self.rooms.back().map_or(0, |room| room.taken - self.start())
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Box<Waiter>> {
+        let waiter = self.waiters.remove(at)?;
+        self.permits -= waiter.awaited.cost();
+        Some(waiter)
     }
 
     /// Returns the number of waiters that have room by this time.

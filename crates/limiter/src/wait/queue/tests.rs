@@ -246,7 +246,7 @@ async fn the_first_ones_who_leave_in_turn_cost_little_each() {
     assert!(looked <= ESTIMATES_MOST + ids.len() + 3 * LEAVE, "{looked} were looked at for {LEAVE} who left");
     advance(5 * MS).await;
     line.let_first_look();
-    assert!(line.look(|queue| queue.rooms.len()) > Some(400), "the others are looked at later");
+    assert!(line.look(|queue| queue.rooms.len()) >= Some(100), "the others are looked at later");
 }
 
 /// Judged by the ratio of two times, each the shortest of some, and measured again if it is too great: a busy machine interrupts all of the longer
