@@ -301,12 +301,20 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
         request.headers_mut().remove(name);
     }
     let host = request.headers_mut().remove(HOST);
-    let named = host.and_then(|host| Authority::from_maybe_shared(host).ok());
+    let named = host.and_then(|host| with_valid_port(Authority::from_maybe_shared(host).ok()?));
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
     parts.path_and_query = parts.path_and_query.map(ascii);
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Returns an authority without a port that is empty or that no server has. Jetty 12 ends an HTTP/2 connection for it.
+fn with_valid_port(authority: Authority) -> Option<Authority> {
+    match authority.port_u16() {
+        Some(1..) => Some(authority),
+        _ => authority.host().parse().ok(),
+    }
 }
 
 /// Returns a target without letters beyond ASCII. URLs have none (RFC 3986), and Hypercorn stops to serve an HTTP/2 connection for one.

@@ -63,6 +63,10 @@ fn a_request_is_written_as_http_2_has_it() {
     assert_eq!(request.headers["te"], "trailers");
     assert_eq!(gateway.ask("POST /\nContent-Length: 3\n\nabc").text(), "abc");
     assert_eq!(upstream.last().headers["content-length"], "3");
+    for (sent, authority) in [("a:", "a"), ("a:0", "a"), ("[::1]:99999", "[::1]"), ("a:81", "a:81")] {
+        assert_eq!(gateway.ask(&format!("GET /\nHost: {sent}")).status, 200, "{sent}");
+        assert_eq!(upstream.last().uri.authority().unwrap(), authority);
+    }
     assert_eq!(gateway.get("/é%?ü").status, 200);
     assert_eq!(upstream.last().uri.path_and_query().unwrap(), "/%C3%A9%?%C3%BC");
     // Encoded, they take six bytes each.
