@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
+use h2::Reason;
+
 use super::body::{BoxError, Fault};
 
 /// The cause of a request without a response.
@@ -97,12 +99,13 @@ impl Failure {
     }
 
     /// Returns true if an HTTP/2 server has reset only this request for a cause that lies in it: with PROTOCOL_ERROR, if it takes the
-    /// request for malformed (RFC 9113, section 8.1.1), or with CANCEL, as gRPC servers do when the time in `grpc-timeout` is over.
+    /// request for malformed (RFC 9113, section 8.1.1), with ENHANCE_YOUR_CALM for a head that is too large for it (Tomcat), or with
+    /// CANCEL, as gRPC servers do when the time in `grpc-timeout` is over.
     fn is_of_request_alone(&self) -> bool {
         let Self::Broken(cause) = self else { return false };
         let reset = cause.downcast_ref::<h2::Error>().filter(|error| error.is_reset() && error.is_remote());
         let reason = reset.and_then(h2::Error::reason);
-        matches!(reason, Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::CANCEL))
+        matches!(reason, Some(Reason::PROTOCOL_ERROR | Reason::CANCEL | Reason::ENHANCE_YOUR_CALM))
     }
 }
 

@@ -6,7 +6,7 @@ use hyper::Response;
 use super::failing::metrics;
 use crate::{
     harness::{
-        frames::{CANCEL, Frames, HEADERS, INTERNAL_ERROR, PROTOCOL_ERROR},
+        frames::{CANCEL, ENHANCE_YOUR_CALM, Frames, HEADERS, INTERNAL_ERROR, PROTOCOL_ERROR},
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
@@ -93,11 +93,11 @@ fn a_server_that_closes_on_an_unfinished_body_is_not_ejected() {
     }
 }
 
-/// Else a client could have all servers ejected: Go's servers, for example, take `/%` for malformed, and gRPC's end requests with a
-/// short `grpc-timeout`.
+/// Else a client could have all servers ejected: Go's servers, for example, take `/%` for malformed, Tomcat has enough of a large head,
+/// and gRPC's servers end requests with a short `grpc-timeout`.
 #[test]
 fn requests_that_a_server_resets_for_what_is_in_them_do_not_eject_it() {
-    for (code, resets) in [(PROTOCOL_ERROR, 10), (CANCEL, 10), (INTERNAL_ERROR, 1)] {
+    for (code, resets) in [(PROTOCOL_ERROR, 10), (ENHANCE_YOUR_CALM, 10), (CANCEL, 10), (INTERNAL_ERROR, 1)] {
         let resetting = WireUpstream::start(move |wire| {
             let mut server = Frames::accept(wire);
             while let Some(frame) = server.next() {
