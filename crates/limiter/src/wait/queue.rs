@@ -39,11 +39,12 @@ use super::{
 const WAITING_MOST: usize = 10_000;
 /// Requests that are asked for, or looked for, in one go.
 const TOGETHER_MOST: usize = 256;
-/// The times of room that are worked out at once, and how many more each millisecond. If clients leave faster, only the first of a queue
-/// has its time worked out anew at once. So leaving costs no more than it takes to come.
+/// The number of times of room that may be worked out at once, in all queues. Those of a whole queue change when its first one leaves, and
+/// many may leave in turn. The first one's time is always worked out.
 const ESTIMATES_MOST: usize = WAITING_MOST;
+/// The number that may be worked out further in each millisecond.
 const ESTIMATES_PER_MS: usize = 20;
-/// The time after which others are looked for again, if no more estimates are left.
+/// The time after which the first one looks again, if no more estimates are left.
 const ESTIMATE_AFTER: Duration = Duration::from_millis(10);
 /// The time within which a queue notices what was changed without a message.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
@@ -171,11 +172,9 @@ impl Default for Estimates {
 impl Estimates {
     /// Returns the number that is left.
     fn left(&mut self, now: Instant) -> usize {
-        let ms = now.saturating_duration_since(self.refilled).as_millis() as usize;
-        if ms > 0 {
-            self.left = self.left.saturating_add(ms.saturating_mul(ESTIMATES_PER_MS)).min(ESTIMATES_MOST);
-            self.refilled = now;
-        }
+        let ms = now.saturating_duration_since(self.refilled).as_millis() as u64;
+        self.left = self.left.saturating_add(ms as usize * ESTIMATES_PER_MS).min(ESTIMATES_MOST);
+        self.refilled += Duration::from_millis(ms);
         self.left
     }
 }
@@ -296,6 +295,14 @@ impl Waits {
             NextStep::Rest(Some(rest_until))
         } else if estimates.left(now) > 0 {
             NextStep::Look
+        } else if is_over {
+            // Nobody has room now, so this one's time has ended without.
+            let awaited = &queue.waiters[at].awaited;
+            let in_a_window = || now + Duration::from_micros(awaited.quota.window_us);
+            let free_at = queue.rooms.get(at).map_or_else(in_a_window, |room| room.free_at);
+            let refusal = awaited.refusal(None, Some(free_at), now);
+            self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
+            NextStep::Rest(None)
         } else {
             NextStep::Rest(Some(rest_until.min(now + ESTIMATE_AFTER)))
         }
@@ -321,7 +328,6 @@ impl Waits {
         let mut ahead = queue.taken_by_known();
         for _ in 0..estimates.left(Instant::now()).clamp(1, TOGETHER_MOST) {
             let Some(waiter) = queue.waiters.get(at) else { break };
-            estimates.left = estimates.left.saturating_sub(1);
             let awaited = renewed(&waiter.awaited);
             let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
             if let RoomEstimate::AskStore(permits) = room {
@@ -336,6 +342,9 @@ impl Waits {
                 RoomEstimate::At(free_at) => (Some(free_at), false),
                 room => (None, matches!(room, RoomEstimate::Never)),
             };
+            if free_at.is_some() || is_never {
+                estimates.left = estimates.left.saturating_sub(1);
+            }
             let is_late = |until: Instant| free_at.is_some_and(|free_at| free_at > until.max(now));
             if is_never || awaited.until.is_some_and(is_late) {
                 let refusal = awaited.refusal(stated, free_at, now);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use tokio::time::advance;
 
 use super::*;
-use crate::{Admission, Ask, Limit, Scope, algorithm::Rate, wait::Patience};
+use crate::{Admission, Ask, Limit, Refusal, Scope, algorithm::Rate, wait::Patience};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -247,6 +247,26 @@ async fn the_first_ones_who_leave_in_turn_cost_little_each() {
     advance(5 * MS).await;
     line.let_first_look();
     assert!(line.look(|queue| queue.rooms.len()) >= Some(100), "the others are looked at later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_can_wait_no_longer_is_refused_even_if_no_time_of_room_may_be_worked_out() {
+    let (waits, limit, now) = (Waits::default(), limit(), Instant::now());
+    let mut line = Line::of(&waits);
+    for until in [None, None, Some(now + 20 * MS)] {
+        line.join(&awaited(&limit, quota(Algorithm::SlidingWindow, "1/h"), 1, until));
+    }
+    advance(20 * MS).await;
+    waits.queues.lock().estimates = Estimates { left: 0, refilled: Instant::now() };
+    let (place, answer) = line.places.last_mut().unwrap();
+    assert!(matches!(waits.next(place, Instant::now()), NextStep::Look), "the first one's isn't known");
+    let hour = |awaited: &Awaited, permits| {
+        Some(Outcome { delay_us: Some(3_600_000_000), ..told(awaited.quota, permits) })
+    };
+    waits.estimate_rooms(&line.bucket, Awaited::clone, hour);
+    assert!(matches!(waits.next(place, Instant::now()), NextStep::Rest(None)));
+    assert!(matches!(answer.try_recv(), Ok(WaitResult::Taken(Err(Refusal::Limited(_))))));
+    assert_eq!(waits.count(), 2);
 }
 
 /// Judged by the ratio of two times, each the shortest of some, and measured again if it is too great: a busy machine interrupts all of the longer
