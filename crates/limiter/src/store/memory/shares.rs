@@ -189,10 +189,13 @@ impl Shares {
 
     /// Returns true if a limit can use so many bytes more. Two threads at once can exceed a bound by one bucket each.
     pub(super) fn has_room(&self, share: &Share, bytes: usize, purpose: Purpose) -> bool {
-        // Those of networks are bounded by their eighth alone. After a reload, the counts of other limits may exceed their share, and fill the
-        // whole for as long as they are used.
-        let is_network_of_limit = matches!(purpose, Purpose::Network) && !share.limit.is_empty();
-        if !is_network_of_limit && self.bytes().saturating_add(bytes) > self.max_bytes {
+        // Networks have some room beyond the whole: after a reload, counts of other limits may exceed their share, and fill the whole for as
+        // long as they are used.
+        let whole = match purpose {
+            Purpose::Network if !share.limit.is_empty() => self.max_bytes / 8 * 9,
+            _ => self.max_bytes,
+        };
+        if self.bytes().saturating_add(bytes) > whole {
             return false;
         }
         if share.limit.is_empty() {
