@@ -28,9 +28,9 @@ use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The connections of an upstream that may be given up for trailers at once, and the time in which it may be one more. Each of them has
-/// other requests wait for a new connection.
+/// The number of connections of an upstream that may be given up for trailers at once. Each has other requests wait for a new one.
 const TRAILERS_AT_ONCE: u32 = 10;
+/// The time after which one more may be.
 const TRAILERS_EVERY: Duration = Duration::from_secs(1);
 
 /// The protocol of an upstream's servers, and the number of connections to them.
@@ -41,7 +41,7 @@ pub struct Connector {
     tls: Option<Result<TlsConnector, rustls::Error>>,
     connections: AtomicUsize,
     connections_most: AtomicUsize,
-    /// The time by which as many connections as so far may have been given up for trailers, one in each [`TRAILERS_EVERY`].
+    /// The time at which [`TRAILERS_AT_ONCE`] connections may be given up for trailers again.
     trailers_at: Mutex<Option<Instant>>,
 }
 
@@ -165,9 +165,9 @@ impl CountedConnection {
         Ok(Self(Some((connector.clone(), of_worker.clone()))))
     }
 
-    /// Returns true if the connection may be given up for the trailers of a request: for each upstream [`TRAILERS_AT_ONCE`] are, and then one
-    /// in each [`TRAILERS_EVERY`]. One that isn't counted is given up already.
-    pub(super) fn may_end_for_trailers(&self) -> bool {
+    /// Takes one of the connections that may be given up for trailers. Returns false if there is none. One that isn't counted gets no more
+    /// requests anyway.
+    pub(super) fn take_end_for_trailers(&self) -> bool {
         let Some((connector, _)) = &self.0 else { return true };
         let (mut at, now) = (connector.trailers_at.lock(), Instant::now());
         let next = at.map_or(now, |at| at.max(now)) + TRAILERS_EVERY;

@@ -22,6 +22,8 @@ use crate::trace::context::{TRACEPARENT, TRACESTATE};
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// A field of RFC 2965, which is obsolete. Apache httpd reads cookies from it.
+const COOKIE2: &str = "cookie2";
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -80,11 +82,14 @@ pub fn from_described(headers: &mut HeaderMap) {
 
 /// Returns true if servers may take a field for another one.
 fn is_misread(name: &str) -> bool {
-    head::is_ambiguous(name) || name.starts_with("php-auth-")
+    head::is_ambiguous(name) || name.starts_with("php-auth-") || name == COOKIE2
 }
 
 /// Returns the name of the field that servers may take a field for.
 fn read_as(name: &HeaderName) -> HeaderName {
+    if *name == COOKIE2 {
+        return COOKIE;
+    }
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     let plain: Vec<u8> = name.as_str().bytes().map(plain).collect();
     if plain.starts_with(b"php-auth-") {

@@ -4,7 +4,7 @@ use std::{borrow::Cow, iter, net::Ipv6Addr};
 
 use hyper::{
     HeaderMap, Method, Uri, Version,
-    header::{EXPECT, HOST, HeaderName, HeaderValue},
+    header::{COOKIE, EXPECT, HOST, HeaderName, HeaderValue},
     http::{
         request::Parts,
         uri::{Authority, InvalidUri, PathAndQuery},
@@ -15,7 +15,6 @@ use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use crate::{
     config::{EscapedSlashes, KeyPart},
     reject::Rejection,
-    rules::key::cookie,
 };
 use tollgate_routing::{
     Occurrence, Table, VerifiedClaims, View,
@@ -155,7 +154,7 @@ impl<'r> Target<'r> {
         let queries = iter::once(self.query).chain(self.queries_in_path.iter().map(String::as_str));
         let length = |part: &KeyPart| match part {
             KeyPart::Header(name) => lines(name),
-            KeyPart::Cookie(_) => cookie::lines(headers).iter().map(|line| line.len()).sum(),
+            KeyPart::Cookie(_) => lines(&COOKIE),
             KeyPart::Query(_) => queries.clone().map(str::len).sum(),
             _ => 0,
         };

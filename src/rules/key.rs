@@ -12,7 +12,7 @@
 //! both.
 
 mod charset;
-pub(crate) mod cookie;
+mod cookie;
 mod credentials;
 pub(crate) mod descriptor;
 pub mod jwt;
@@ -26,7 +26,7 @@ use std::{borrow::Cow, net::IpAddr};
 
 use hyper::{
     HeaderMap, Method,
-    header::{AUTHORIZATION, HeaderName, HeaderValue},
+    header::{self, AUTHORIZATION, HeaderName, HeaderValue},
 };
 use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
@@ -141,10 +141,13 @@ fn count_values<'r>(
     let mut readings = 1;
     for (place, part) in limit.key.iter().enumerate() {
         match values(part) {
-            Ok(mut values) if readings * values.len() <= MOST_READINGS => {
+            Ok(mut values) => {
                 let known = limit.known_keys.as_ref().filter(|known| known.part == place);
                 if known.is_some_and(|known| !replace_unknown(&mut values, known, limit, client)) {
                     return Counted::Unknown(part.to_string());
+                }
+                if readings * values.len() > MOST_READINGS {
+                    return Counted::Ambiguous(part.to_string());
                 }
                 if limit.redisson_name.is_some() && *part != KeyPart::Global {
                     values.iter_mut().for_each(drop_unnameable);
@@ -286,7 +289,8 @@ fn values<'r>(
             None => None,
         },
         KeyPart::Cookie(name) => {
-            return shown_values(cookie::cookie(&cookie::lines(subject.headers), name)?);
+            let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
+            return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
         }
         KeyPart::Query(name) => {
             let readings = query::parameter(subject.query, subject.queries_in_path, name)?;

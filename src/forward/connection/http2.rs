@@ -301,7 +301,7 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
         request.headers_mut().remove(name);
     }
     let host = request.headers_mut().remove(HOST);
-    let named = host.and_then(|host| with_valid_port(Authority::from_maybe_shared(host).ok()?));
+    let named = host.and_then(|host| without_invalid_port(Authority::from_maybe_shared(host).ok()?));
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
@@ -310,14 +310,15 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
 }
 
 /// Returns an authority without a port that is empty or that no server has. Jetty 12 ends an HTTP/2 connection for it.
-fn with_valid_port(authority: Authority) -> Option<Authority> {
+fn without_invalid_port(authority: Authority) -> Option<Authority> {
+    let host = authority.host();
     match authority.port_u16() {
-        Some(1..) => Some(authority),
-        _ => authority.host().parse().ok(),
+        None | Some(0) if host.len() < authority.as_str().len() => host.parse().ok(),
+        _ => Some(authority),
     }
 }
 
-/// Returns a target without letters beyond ASCII. URLs have none (RFC 3986), and Hypercorn stops to serve an HTTP/2 connection for one.
+/// Returns a target without letters beyond ASCII. URLs have none (RFC 3986), and Hypercorn no longer serves an HTTP/2 connection after one.
 fn ascii(target: PathAndQuery) -> PathAndQuery {
     if target.as_str().is_ascii() {
         return target;

@@ -88,8 +88,9 @@ impl Http2Streams {
     /// Keeps the connection for a request whose trailers are to be sent. Returns false if there may be others on it, or too many connections
     /// were given up for trailers. The pool has a handle beside theirs, unless the connection gets no more.
     pub(super) fn keep_for_one(&self) -> bool {
-        let most = 2 - usize::from(self.is_suspect.load(Relaxed));
-        let is_kept = self.lent.load(Relaxed) <= most && self.counted.lock().may_end_for_trailers();
+        let is_suspect = self.is_suspect.load(Relaxed);
+        let is_alone = self.lent.load(Relaxed) <= 2 - usize::from(is_suspect);
+        let is_kept = is_alone && (is_suspect || self.counted.lock().take_end_for_trailers());
         if is_kept {
             self.retire();
         }

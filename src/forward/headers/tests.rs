@@ -36,7 +36,8 @@ fn hop_by_hop_fields_are_removed() {
 
 #[test]
 fn fields_that_cgi_confuses_with_others_are_dropped() {
-    let mut headers = map(&[("php-auth-user", "a"), ("php-auth-digest", "b"), ("php-auth", "3")]);
+    let mut headers =
+        map(&[("php-auth-user", "a"), ("php-auth-digest", "b"), ("php-auth", "3"), ("cookie2", "sid=k1")]);
     from_client(&mut headers);
     assert_eq!(headers, map(&[("php-auth", "3")]));
     for mark in "_.!#$%&'*+^`|~".chars() {
@@ -55,6 +56,9 @@ fn fields_of_a_described_request_become_lines_of_those_that_servers_take_them_fo
         from_described(&mut headers);
         assert_eq!(headers, map(&[("x-api-key", "k1"), ("x-api-key", "k2")]), "{name}");
     }
+    let mut headers = map(&[("cookie", "a=1"), ("cookie2", "sid=k1")]);
+    from_described(&mut headers);
+    assert_eq!(headers, map(&[("cookie", "a=1"), ("cookie", "sid=k1")]));
     for name in ["php-auth-user", "php_auth_user", "php-auth_digest"] {
         let mut headers = map(&[("-", "k1"), (name, "k2")]);
         from_described(&mut headers);

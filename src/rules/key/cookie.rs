@@ -1,10 +1,5 @@
 //! The values that servers may read in a cookie.
 
-use hyper::{
-    HeaderMap,
-    header::{COOKIE, HeaderName, HeaderValue},
-};
-use smallvec::SmallVec;
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
@@ -15,16 +10,7 @@ use super::readings::{
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
 const MOST_PAIRS: usize = 64;
 
-/// A field of RFC 2965, from which Apache httpd reads cookies, too.
-const COOKIE2: HeaderName = HeaderName::from_static("cookie2");
-
-/// Returns the lines of a request that may contain cookies.
-pub(crate) fn lines(headers: &HeaderMap) -> SmallVec<[&[u8]; 1]> {
-    let fields = [COOKIE, COOKIE2].into_iter().flat_map(|name| headers.get_all(name));
-    fields.map(HeaderValue::as_bytes).collect()
-}
-
-/// Reads a cookie from such lines, without an allocation if there is one plain value.
+/// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
 /// of quotes. Beside these are read: names that [match loosely](is_name), pairs that end at white space and
@@ -208,8 +194,6 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         readings.add(first_word(value))?;
         readings.add(percent_decoded(first_word(value)))?;
         readings.add(before_quote(value))?;
-        // mochiweb ends a value at a backslash.
-        readings.add(value.split(|byte| *byte == b'\\').next().unwrap_or_default())?;
     }
     for trimmed in without_wide_spaces(value).into_iter().flatten().filter(|trimmed| *trimmed != value) {
         add_values(readings, trimmed)?;
@@ -455,8 +439,6 @@ mod tests {
             // WebOb
             ("sid=k1\"x", &[Some("k1\"x"), Some("k1")]),
             ("sid=k1\\", &[Some("k1\\"), Some("k1")]),
-            // mochiweb
-            ("sid=k1\\x2", &[Some("k1\\x2"), Some("k1x2"), Some("k1")]),
             ("\"sid=k1", &[None, Some("k1")]),
             ("\\sid=k1", &[None, Some("k1")]),
             ("a=\"x\"sid=k1", &[None, Some("k1")]),

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::{PartValues, Value, texts_of};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
-/// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one: that is charged, and nobody
-/// uses it without knowing it. Returns false if the limit refuses them.
+/// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one. That is charged, and only a
+/// client that knows it can send it. Returns false if the limit refuses the request.
 pub(super) fn replace_unknown(
     values: &mut PartValues<'_>,
     known: &KnownKeys,
