@@ -28,8 +28,9 @@ use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The number of connections of an upstream that may be given up for trailers at once. Each has other requests wait for a new one.
-const TRAILERS_AT_ONCE: u32 = 10;
+/// The number of connections of an upstream that may be given up for trailers at once. Each has other requests wait for a new one, and nginx
+/// ends it, which `eject` counts: by default it acts after five failures.
+const TRAILERS_AT_ONCE: u32 = 4;
 /// The time after which one more may be.
 const TRAILERS_EVERY: Duration = Duration::from_secs(1);
 
