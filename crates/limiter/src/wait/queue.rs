@@ -163,6 +163,13 @@ pub(crate) enum RoomEstimate {
     Unknown,
 }
 
+impl RoomEstimate {
+    /// Returns the time, as far as it is known.
+    fn time(&self) -> Option<Instant> {
+        if let Self::At(time) = self { Some(*time) } else { None }
+    }
+}
+
 impl Default for Estimates {
     fn default() -> Self {
         Self { left: ESTIMATES_MOST, refilled: Instant::now() }
@@ -297,11 +304,7 @@ impl Waits {
             NextStep::Look
         } else if is_over {
             // Nobody has room now, so this one's time has ended without.
-            let awaited = &queue.waiters[at].awaited;
-            let in_a_window = || now + Duration::from_micros(awaited.quota.window_us);
-            let free_at = queue.rooms.get(at).map_or_else(in_a_window, |room| room.free_at);
-            let refusal = awaited.refusal(None, Some(free_at), now);
-            self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
+            self.refuse_late(queue, at, now);
             NextStep::Rest(None)
         } else {
             NextStep::Rest(Some(rest_until.min(now + ESTIMATE_AFTER)))
@@ -324,8 +327,7 @@ impl Waits {
         if queue.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
             queue.forget_from(0);
         }
-        let mut at = queue.rooms.len();
-        let mut ahead = queue.taken_by_known();
+        let (mut at, mut ahead) = (queue.rooms.len(), queue.taken_by_known());
         for _ in 0..estimates.left(Instant::now()).clamp(1, TOGETHER_MOST) {
             let Some(waiter) = queue.waiters.get(at) else { break };
             let awaited = renewed(&waiter.awaited);
@@ -338,13 +340,8 @@ impl Waits {
                 }
             }
             let now = Instant::now();
-            let (free_at, is_never) = match room {
-                RoomEstimate::At(free_at) => (Some(free_at), false),
-                room => (None, matches!(room, RoomEstimate::Never)),
-            };
-            if free_at.is_some() || is_never {
-                estimates.left = estimates.left.saturating_sub(1);
-            }
+            let (free_at, is_never) = (room.time(), matches!(room, RoomEstimate::Never));
+            estimates.left = estimates.left.saturating_sub((free_at.is_some() || is_never).into());
             let is_late = |until: Instant| free_at.is_some_and(|free_at| free_at > until.max(now));
             if is_never || awaited.until.is_some_and(is_late) {
                 let refusal = awaited.refusal(stated, free_at, now);
@@ -434,6 +431,15 @@ impl Waits {
         } else {
             queue.tell_first();
         }
+    }
+
+    /// Refuses a waiter that can wait no longer. If the time of its room isn't known, it is told to come back in a window.
+    fn refuse_late(&self, queue: &mut Queue, at: usize, now: Instant) {
+        let awaited = &queue.waiters[at].awaited;
+        let in_a_window = || now + Duration::from_micros(awaited.quota.window_us);
+        let free_at = queue.rooms.get(at).map_or_else(in_a_window, |room| room.free_at);
+        let refusal = awaited.refusal(None, Some(free_at), now);
+        self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
     }
 
     /// Takes a waiter out of its queue. Behind the first one, nobody's time changes: it has its permits.
