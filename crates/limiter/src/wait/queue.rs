@@ -323,10 +323,7 @@ impl Waits {
         // Who is asked for isn't refused meanwhile. After the call the first one looks.
         let queue = by_bucket.get_mut(bucket).filter(|queue| !queue.is_asking);
         let Some(queue) = queue else { return wanted };
-        // No message tells that a rate has ended which was set for a time.
-        if queue.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
-            queue.forget_from(0);
-        }
+        queue.forget_former_quota(&renewed);
         let (mut at, mut ahead) = (queue.rooms.len(), queue.taken_by_known());
         for _ in 0..estimates.left(Instant::now()).clamp(1, TOGETHER_MOST) {
             let Some(waiter) = queue.waiters.get(at) else { break };
@@ -567,6 +564,13 @@ impl Queue {
     /// Forgets the rooms from this waiter on: they may appear earlier or later.
     fn forget_from(&mut self, at: usize) {
         self.rooms.truncate(at);
+    }
+
+    /// Forgets all rooms if the first one's quota is another by now. No message tells that a rate has ended which was set for a time.
+    fn forget_former_quota(&mut self, renewed: impl Fn(&Awaited) -> Awaited) {
+        if self.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
+            self.forget_from(0);
+        }
     }
 
     fn tell_first(&self) {
