@@ -94,20 +94,27 @@ fn add_trimmed(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooMan
 }
 
 /// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
-/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1), and all of it
-/// without a byte order mark (Hono).
+/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1) and without white
+/// space (APISIX), and all of it without a byte order mark (Hono) and leading colons (Kong).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
     let name = decoded.iter().position(|byte| *byte == b':').map_or(decoded.len(), |colon| colon + 1);
     let cut = |end: u8| decoded[name..].iter().position(|byte| *byte == end).map(|at| &decoded[..name + at]);
     // A colon alone and the beginning of JSON may be the same for many clients.
     let cuts = [cut(0), cut(b':')].map(|cut| cut.filter(|cut| *cut != b":" && !is_json(cut)));
     let unmarked = decoded.strip_prefix(b"\xEF\xBB\xBF");
-    for text in [Some(decoded), unmarked].into_iter().chain(cuts).flatten() {
-        for text in [text.into(), percent_decoded(text), form_decoded(text)] {
+    let named = decoded.iter().position(|byte| *byte != b':').map(|start| &decoded[start..]);
+    let named = named.filter(|named| named.contains(&b':'));
+    for text in [Some(decoded), unmarked, named].into_iter().chain(cuts).flatten() {
+        for text in [text.into(), percent_decoded(text), form_decoded(text), without_spaces(text)] {
             readings.add(joined(BASIC, &encoded_text(&with_colon(&text))))?;
         }
     }
     Ok(())
+}
+
+/// Returns a text without its white space.
+fn without_spaces(text: &[u8]) -> Cow<'_, [u8]> {
+    text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<_>>().into()
 }
 
 /// Returns true if a text begins with a name that Basic can have (RFC 7617, section 2: without control characters) and a colon.
@@ -135,10 +142,14 @@ pub(super) fn is_name_and_password(text: &[u8]) -> bool {
     is_base64(text) && bytes(text).any(|byte| byte == b':')
 }
 
-/// Returns true for digits of base64, in either alphabet, with padding behind them.
+/// Returns true for digits of base64, in either alphabet, with no more padding behind them than they need: for more of it, Pekko drops
+/// bytes.
 fn is_base64(text: &[u8]) -> bool {
     let digits = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
-    text[..digits].iter().all(is_digit) && text[digits..].iter().all(|byte| *byte == b'=')
+    let most_padding = [0, 0, 2, 1][digits % 4];
+    text[..digits].iter().all(is_digit)
+        && text[digits..].iter().all(|byte| *byte == b'=')
+        && text.len() - digits <= most_padding
 }
 
 /// Returns true for a digit of base64, in either alphabet.
