@@ -10,10 +10,11 @@ use hyper::{
         uri::{Authority, InvalidUri, PathAndQuery},
     },
 };
-use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
+    forward::encoded_target,
     reject::Rejection,
 };
 use tollgate_routing::{
@@ -28,8 +29,7 @@ const MOST_COMPARED: usize = 128 << 10;
 /// The most bytes of a host, with the dot of the root (RFC 1035, section 2.3.4). It is forwarded twice, so the forwarded head would be much
 /// longer than the received one.
 const HOST_MOST: usize = 254;
-/// The most bytes of a target with letters beyond ASCII once these are percent-encoded, as they are towards HTTP/2 servers. nginx ends a
-/// connection for a field that doesn't fit into 8 KiB.
+/// The most bytes of a target that is [encoded](encoded_target) towards HTTP/2 servers. nginx ends a connection for a field that doesn't fit into 8 KiB.
 const MOST_ENCODED: usize = 7 << 10;
 
 /// The host and the path of a request.
@@ -66,11 +66,9 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
-        let beyond_ascii = parts.uri.path_and_query().filter(|target| !target.as_str().is_ascii());
-        let encoded_bytes = |target: &PathAndQuery| {
-            utf8_percent_encode(target.as_str(), CONTROLS).map(str::len).sum::<usize>()
-        };
-        if beyond_ascii.is_some_and(|target| encoded_bytes(target) > MOST_ENCODED) {
+        let is_long = |target: &&PathAndQuery| target.as_str().len() > MOST_ENCODED / 3;
+        let encoded = parts.uri.path_and_query().filter(is_long).and_then(encoded_target);
+        if encoded.is_some_and(|encoded| encoded.len() > MOST_ENCODED) {
             return Err(Rejection::TargetTooLong);
         }
         let as_sent = parts.uri.path();

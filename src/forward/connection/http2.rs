@@ -305,7 +305,9 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
-    parts.path_and_query = parts.path_and_query.map(ascii);
+    if let Some(encoded) = parts.path_and_query.as_ref().and_then(encoded_target) {
+        parts.path_and_query = encoded.try_into().ok();
+    }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
 
@@ -318,11 +320,25 @@ fn without_invalid_port(authority: Authority) -> Option<Authority> {
     }
 }
 
-/// Returns a target without letters beyond ASCII. URLs have none (RFC 3986), and Hypercorn no longer serves an HTTP/2 connection after one.
-fn ascii(target: PathAndQuery) -> PathAndQuery {
-    if target.as_str().is_ascii() {
-        return target;
+/// Returns a target with escapes for letters beyond ASCII and for each `%` that begins none, if it has any. URLs have neither (RFC 3986,
+/// section 2), and servers may end an HTTP/2 connection for one: Hypercorn for a letter, Undertow and older versions of Jetty for a `%`. The result
+/// has up to three times as many bytes.
+pub(crate) fn encoded_target(target: &PathAndQuery) -> Option<String> {
+    let text = target.as_str();
+    let begins_none = |at: usize| {
+        let digits = text.as_bytes().get(at + 1..at + 3);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let mut stray = text.match_indices('%').map(|(at, _)| at).filter(|at| begins_none(*at)).peekable();
+    if text.is_ascii() && stray.peek().is_none() {
+        return None;
     }
-    let escaped = utf8_percent_encode(target.as_str(), CONTROLS).to_string();
-    escaped.try_into().unwrap_or(target)
+    let (mut encoded, mut rest) = (String::with_capacity(text.len() + 8), 0);
+    for at in stray {
+        encoded.extend(utf8_percent_encode(&text[rest..at], CONTROLS));
+        encoded.push_str("%25");
+        rest = at + 1;
+    }
+    encoded.extend(utf8_percent_encode(&text[rest..], CONTROLS));
+    Some(encoded)
 }

@@ -67,13 +67,18 @@ fn a_request_is_written_as_http_2_has_it() {
         assert_eq!(gateway.ask(&format!("GET /\nHost: {sent}")).status, 200, "{sent}");
         assert_eq!(upstream.last().uri.authority().unwrap(), authority);
     }
-    assert_eq!(gateway.get("/é%?ü").status, 200);
-    assert_eq!(upstream.last().uri.path_and_query().unwrap(), "/%C3%A9%?%C3%BC");
-    // Encoded, they take six bytes each.
-    assert_eq!(
-        [1_190, 1_200].map(|letters| gateway.get(&format!("/{}", "é".repeat(letters))).status),
-        [200, 414]
-    );
+    // Letters beyond ASCII, and `%` that begins no escape
+    for (sent, target) in
+        [("/é%?ü", "/%C3%A9%25?%C3%BC"), ("/%zz/%41?q=%4é100%", "/%25zz/%41?q=%254%C3%A9100%25")]
+    {
+        assert_eq!(gateway.get(sent).status, 200);
+        assert_eq!(upstream.last().uri.path_and_query().unwrap(), target);
+    }
+    // Encoded, they take six and three bytes each.
+    for (sent, most) in [("é", 1_190), ("%", 2_380)] {
+        let statuses = [most, most + 10].map(|count| gateway.get(&format!("/{}", sent.repeat(count))).status);
+        assert_eq!(statuses, [200, 414]);
+    }
 }
 
 #[test]
