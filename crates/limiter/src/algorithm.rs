@@ -451,6 +451,15 @@ impl Quota {
             || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
     }
 
+    /// Returns the quota with the longest window that [can be counted](Self::is_countable), if its own is longer. A file may give a limit a
+    /// greater burst after a rate was set at run time.
+    pub(crate) fn made_countable(self) -> Self {
+        if self.is_countable() {
+            return self;
+        }
+        Self { window_us: gcra::MOST_LEVEL / u64::from(self.capacity()), ..self }
+    }
+
     /// Returns the microseconds by which a permit may come back later than a window after its grant.
     pub(crate) fn lag_us(self) -> u64 {
         match self.algorithm {

@@ -206,8 +206,8 @@ impl Overridden {
         let own = key.and_then(|key| of_limit.keys.get(key.as_str()));
         let mut held = own.into_iter().chain(&of_limit.own);
         let held = held.find(|held| held.holds(Instant::now))?;
-        let rate = held.rate_for(limit.quota);
-        Quota::new(limit.quota.algorithm, rate).is_countable().then_some((rate, held.scope))
+        let quota = Quota::new(limit.quota.algorithm, held.rate_for(limit.quota));
+        Some((quota.made_countable().rate(), held.scope))
     }
 }
 
@@ -300,12 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_the_algorithm_cannot_count_does_not_hold() {
+    fn a_rate_that_the_algorithm_cannot_count_has_the_longest_window_that_it_can() {
         let gcra = |burst| {
             let quota = Quota::new(Algorithm::Gcra { burst }, "5/s".parse().unwrap());
-            overridden("1000000/366d").of(&Limit::new("l", quota), None)
+            let (rate, _) = overridden("1/366d").of(&Limit::new("l", quota), None).unwrap();
+            (rate.permits, rate.window_us / 86_400_000_000, Quota::new(quota.algorithm, rate).is_countable())
         };
-        assert!(gcra(Some(7)).is_some());
-        assert_eq!(gcra(None), None);
+        assert_eq!([Some(284), None].map(gcra), [(1, 366, true); 2]);
+        assert_eq!(gcra(Some(4_000)), (1, 26, true));
     }
 }
