@@ -28,6 +28,7 @@ use crate::forward::{
     Failure,
     body::{Body, Gathered},
     connector::CountedConnection,
+    failure::KnownEnd,
     hints::Hints,
     retry,
 };
@@ -194,7 +195,8 @@ impl Http2 {
         if is_safe {
             self.streams().is_suspect.store(true, Relaxed);
         }
-        Unanswered { cause: cause.into(), is_safe }
+        let is_known = !cause.is_reset() && self.streams().has_failed.swap(true, Relaxed);
+        Unanswered { cause: if is_known { KnownEnd(cause).into() } else { cause.into() }, is_safe }
     }
 }
 
