@@ -69,6 +69,8 @@ pub enum Rejection {
     DotsHidden,
     /// A method that isn't in upper case.
     MethodInvalid,
+    /// A field with the byte FF.
+    FieldInvalid,
     /// An expectation other than `100-continue`.
     ExpectationUnknown,
     /// CONNECT: the gateway isn't a forward proxy.
@@ -132,6 +134,9 @@ impl Rejection {
                 &"some servers see a dot segment in the path, by which it would escape limits",
             ),
             Self::MethodInvalid => (400, "method-invalid", &"the method has letters in lower case"),
+            Self::FieldInvalid => {
+                (400, "field-invalid", &"a header field has the byte FF, which is no UTF-8")
+            }
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", &"the only supported expectation is 100-continue")
             }

@@ -28,11 +28,11 @@ use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The number of connections of an upstream that may be given up for trailers at once. Each has other requests wait for a new one, and nginx
-/// ends it, which `eject` counts: by default it acts after five failures.
-const TRAILERS_AT_ONCE: u32 = 4;
+/// The number of connections of an upstream that may be given up early at once. Each has other requests wait for a new one, and nginx
+/// ends one with trailers, which `eject` counts: by default it acts after five failures.
+const EARLY_ENDS_AT_ONCE: u32 = 4;
 /// The time after which one more may be.
-const TRAILERS_EVERY: Duration = Duration::from_secs(1);
+const EARLY_END_EVERY: Duration = Duration::from_secs(1);
 
 /// The protocol of an upstream's servers, and the number of connections to them.
 pub struct Connector {
@@ -42,8 +42,8 @@ pub struct Connector {
     tls: Option<Result<TlsConnector, rustls::Error>>,
     connections: AtomicUsize,
     connections_most: AtomicUsize,
-    /// The time at which [`TRAILERS_AT_ONCE`] connections may be given up for trailers again.
-    trailers_at: Mutex<Option<Instant>>,
+    /// The time at which [`EARLY_ENDS_AT_ONCE`] connections may be given up early again.
+    early_ends_at: Mutex<Option<Instant>>,
 }
 
 impl Connector {
@@ -72,7 +72,7 @@ impl Connector {
             tls,
             connections: AtomicUsize::new(0),
             connections_most: AtomicUsize::new(usize::MAX),
-            trailers_at: Mutex::default(),
+            early_ends_at: Mutex::default(),
         }
     }
 
@@ -166,13 +166,13 @@ impl CountedConnection {
         Ok(Self(Some((connector.clone(), of_worker.clone()))))
     }
 
-    /// Takes one of the connections that may be given up for trailers. Returns false if there is none. One that isn't counted gets no more
+    /// Takes one of the connections that may be given up early, for trailers or since the server asked for calm. Returns false if there is none. One that isn't counted gets no more
     /// requests anyway.
-    pub(super) fn take_end_for_trailers(&self) -> bool {
+    pub(super) fn take_early_end(&self) -> bool {
         let Some((connector, _)) = &self.0 else { return true };
-        let (mut at, now) = (connector.trailers_at.lock(), Instant::now());
-        let next = at.map_or(now, |at| at.max(now)) + TRAILERS_EVERY;
-        let is_allowed = next <= now + TRAILERS_EVERY * TRAILERS_AT_ONCE;
+        let (mut at, now) = (connector.early_ends_at.lock(), Instant::now());
+        let next = at.map_or(now, |at| at.max(now)) + EARLY_END_EVERY;
+        let is_allowed = next <= now + EARLY_END_EVERY * EARLY_ENDS_AT_ONCE;
         if is_allowed {
             *at = Some(next);
         }

@@ -14,7 +14,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
-    forward::encoded_target,
+    forward::{encoded_target, headers::has_ff},
     reject::Rejection,
 };
 use tollgate_routing::{
@@ -77,6 +77,9 @@ impl<'r> Target<'r> {
         // Servers written in C may stop reading a path at a NUL.
         if !as_sent.starts_with('/') || is_foreign || path::has_escapes(as_sent) && as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
+        }
+        if parts.headers.values().any(has_ff) {
+            return Err(Rejection::FieldInvalid);
         }
         if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
             return Err(Rejection::ExpectationUnknown);

@@ -195,6 +195,9 @@ impl Http2 {
         if is_safe {
             self.streams().is_suspect.store(true, Relaxed);
         }
+        if cause.is_remote() && cause.is_reset() && cause.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+            self.streams().give_calm();
+        }
         let is_known = !cause.is_reset() && self.streams().has_failed.swap(true, Relaxed);
         Unanswered { cause: if is_known { KnownEnd(cause).into() } else { cause.into() }, is_safe }
     }

@@ -92,11 +92,19 @@ impl Http2Streams {
     pub(super) fn keep_for_one(&self) -> bool {
         let is_suspect = self.is_suspect.load(Relaxed);
         let is_alone = self.lent.load(Relaxed) <= 2 - usize::from(is_suspect);
-        let is_kept = is_alone && (is_suspect || self.counted.lock().take_end_for_trailers());
+        let is_kept = is_alone && (is_suspect || self.counted.lock().take_early_end());
         if is_kept {
             self.retire();
         }
         is_kept
+    }
+
+    /// Sends no new requests on the connection, because the server has refused one to have calm, unless too many were given up. Node.js does so
+    /// while responses on it that aren't read take 10 MB.
+    pub(super) fn give_calm(&self) {
+        if !self.is_suspect.load(Relaxed) && self.counted.lock().take_early_end() {
+            self.retire();
+        }
     }
 
     /// Returns true if nothing has been read since a request for [`SILENCE_MOST`]. Anything that arrives ends the silence.

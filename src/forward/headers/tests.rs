@@ -154,6 +154,16 @@ fn trailers_that_belong_into_the_head_are_removed() {
 }
 
 #[test]
+fn trailers_of_which_one_has_ff_are_removed() {
+    for (value, kept) in [(&b"\xFE"[..], 2), (b"a\xFFb", 0)] {
+        let mut trailers = map(&[("x-sum", "7")]);
+        trailers.insert("x-other", HeaderValue::from_bytes(value).unwrap());
+        trailers_from_client(&mut trailers);
+        assert_eq!(trailers.len(), kept);
+    }
+}
+
+#[test]
 fn via_is_set_and_te_keeps_only_trailers() {
     let mut headers = map(&[("via", "1.0 a"), ("te", "gzip, Trailers"), ("expect", "100-continue")]);
     towards_upstream(&mut headers, &client(false), Version::HTTP_10, id());

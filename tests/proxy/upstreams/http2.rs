@@ -30,7 +30,8 @@ use crate::{
         client::{Client, connect_with_buffer},
         cut::{Cut, Fault},
         frames::{
-            DATA, END_HEADERS, Frames, HEADERS, INITIAL_WINDOW, SETTINGS, WINDOW_UPDATE, fields, frame, get,
+            DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, HEADERS, INITIAL_WINDOW, SETTINGS,
+            WINDOW_UPDATE, fields, frame, get,
         },
         gateway::Gateway,
         redis::tls::Certificates,
@@ -344,6 +345,33 @@ fn trailers_share_a_connection_with_no_other_request() {
     assert_eq!(gateway.get("/").status, 200);
     let connections = upstream.connections();
     assert_eq!(connections.len(), 2, "{connections:?}");
+}
+
+/// Node.js resets new requests on a connection so while responses on it take 10 MB that nobody reads.
+#[test]
+fn a_connection_on_which_the_server_wants_calm_gets_no_more_requests() {
+    let upstream = WireUpstream::start(|wire| {
+        let mut server = Frames::accept(wire);
+        let mut is_full = false;
+        while let Some(frame) = server.next() {
+            if frame.kind != HEADERS {
+                continue;
+            }
+            if is_full {
+                server.reset_with(frame.stream, ENHANCE_YOUR_CALM);
+            } else {
+                server.send(HEADERS, END_HEADERS, frame.stream, &fields(&[(":status", "200")]));
+                server.send(DATA, END_STREAM, frame.stream, b"hello");
+            }
+            is_full = true;
+        }
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let statuses = [(); 7].map(|()| gateway.get("/").status);
+    assert_eq!(statuses, [200, 502, 200, 502, 200, 502, 200]);
+    // Few connections are given up so.
+    assert!([(); 20].map(|()| gateway.get("/").status).ends_with(&[502, 502]));
+    wait_until("another connection is used", || gateway.get("/").status == 200);
 }
 
 /// Others have to wait for a new one each time.
