@@ -92,15 +92,10 @@ impl Failure {
         matches!(self, Self::Request(_) | Self::Unfinished(_))
     }
 
-    /// Returns true if the failure says something of the server: not if the client may have caused it, if no server was asked, or if the
-    /// same cause has failed another request before.
+    /// Returns true if the failure says something of the server: not if the client may have caused it, nor if no server was asked.
     pub(super) fn is_of_server(&self) -> bool {
         let was_asked = !matches!(self, Self::Busy | Self::NoneHealthy { .. });
-        was_asked && !self.is_of_client() && !self.is_of_request_alone() && !self.is_known()
-    }
-
-    fn is_known(&self) -> bool {
-        matches!(self, Self::Broken(cause) if cause.is::<KnownEnd>())
+        was_asked && !self.is_of_client() && !self.is_of_request_alone()
     }
 
     /// Returns true if an HTTP/2 server has reset only this request for a cause that lies in it: with PROTOCOL_ERROR, if it takes the
@@ -145,19 +140,6 @@ impl Error for Failure {
         }
     }
 }
-
-/// The end of an HTTP/2 connection that has failed another request before. It is one failure of the server, however many requests it ends:
-/// one of them may have caused it.
-#[derive(Debug)]
-pub(super) struct KnownEnd(pub(super) h2::Error);
-
-impl fmt::Display for KnownEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for KnownEnd {}
 
 fn is_about_certificate(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());

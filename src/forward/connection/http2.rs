@@ -28,7 +28,6 @@ use crate::forward::{
     Failure,
     body::{Body, Gathered},
     connector::CountedConnection,
-    failure::KnownEnd,
     hints::Hints,
     retry,
 };
@@ -198,8 +197,7 @@ impl Http2 {
         if cause.is_remote() && cause.is_reset() && cause.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
             self.streams().give_calm();
         }
-        let is_known = !cause.is_reset() && self.streams().has_failed.swap(true, Relaxed);
-        Unanswered { cause: if is_known { KnownEnd(cause).into() } else { cause.into() }, is_safe }
+        Unanswered { cause: cause.into(), is_safe }
     }
 }
 

@@ -48,8 +48,6 @@ pub(super) struct Http2Streams {
     pub(super) most: AtomicUsize,
     /// True once the connection has ended.
     pub(super) is_closed: AtomicBool,
-    /// True once a request has failed because the connection ended.
-    pub(super) has_failed: AtomicBool,
     /// Notified when one of these changes.
     pub(super) changed: Notify,
     /// True if a response was late, the server refused a request, the connection seems dead, many requests were cancelled or sent, or one

@@ -123,33 +123,6 @@ fn requests_that_a_server_resets_for_what_is_in_them_do_not_eject_it() {
     }
 }
 
-/// Else one client that has a server end a connection, which it shares with others, could have the server ejected.
-#[test]
-fn the_end_of_a_connection_is_one_failure_however_many_requests_it_ends() {
-    let ending = WireUpstream::start(|wire| {
-        let mut server = Frames::accept(wire);
-        let mut heads = 0;
-        while let Some(frame) = server.next() {
-            heads += usize::from(frame.kind == HEADERS);
-            if heads == 5 {
-                return;
-            }
-        }
-    });
-    let keys = "http2 = true\neject = { failures = 3, for = \"1h\", max = \"100%\" }";
-    let toml = forward_to(&[quoted(ending.url())], keys);
-    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
-    for ends in 1..=3 {
-        let mut clients = [(); 5].map(|()| gateway.client());
-        for client in &mut clients {
-            client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
-        }
-        assert_eq!(clients.each_mut().map(|client| client.answer().status), [502; 5]);
-        assert!(ends == 3 || !gateway.log().contains("ejected"), "{ends}");
-    }
-    wait_until("it is ejected", || gateway.log().contains("ejected for 3600s after 3 failures in a row"));
-}
-
 #[test]
 fn a_server_that_was_left_out_comes_back_by_itself() {
     let (bad, good) = (answering(503), answering(200));
