@@ -28,8 +28,8 @@ use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// The number of connections of an upstream that may be given up early at once. Each has other requests wait for a new one, and nginx
-/// ends one with trailers, which `eject` counts: by default it acts after five failures.
+/// The number of connections of an upstream that may be given up early at once for a cause. Each has other requests wait for a new one, and
+/// nginx ends one with trailers, which `eject` counts: by default it acts after five failures.
 const EARLY_ENDS_AT_ONCE: u32 = 4;
 /// The time after which one more may be.
 const EARLY_END_EVERY: Duration = Duration::from_secs(1);
@@ -42,8 +42,27 @@ pub struct Connector {
     tls: Option<Result<TlsConnector, rustls::Error>>,
     connections: AtomicUsize,
     connections_most: AtomicUsize,
-    /// The time at which [`EARLY_ENDS_AT_ONCE`] connections may be given up early again.
-    early_ends_at: Mutex<Option<Instant>>,
+    /// Connections that are given up for trailers.
+    pub(super) for_trailers: EarlyEnds,
+    /// Connections that are given up because the server wants calm.
+    pub(super) for_calm: EarlyEnds,
+}
+
+/// A bound on the connections of an upstream that are given up early. Holds the time at which [`EARLY_ENDS_AT_ONCE`] may be again.
+#[derive(Debug, Default)]
+pub(super) struct EarlyEnds(Mutex<Option<Instant>>);
+
+impl EarlyEnds {
+    /// Takes one of the connections that may be given up. Returns false if there is none.
+    fn take(&self) -> bool {
+        let (mut at, now) = (self.0.lock(), Instant::now());
+        let next = at.map_or(now, |at| at.max(now)) + EARLY_END_EVERY;
+        let is_allowed = next <= now + EARLY_END_EVERY * EARLY_ENDS_AT_ONCE;
+        if is_allowed {
+            *at = Some(next);
+        }
+        is_allowed
+    }
 }
 
 impl Connector {
@@ -72,7 +91,8 @@ impl Connector {
             tls,
             connections: AtomicUsize::new(0),
             connections_most: AtomicUsize::new(usize::MAX),
-            early_ends_at: Mutex::default(),
+            for_trailers: EarlyEnds::default(),
+            for_calm: EarlyEnds::default(),
         }
     }
 
@@ -166,17 +186,10 @@ impl CountedConnection {
         Ok(Self(Some((connector.clone(), of_worker.clone()))))
     }
 
-    /// Takes one of the connections that may be given up early, for trailers or since the server asked for calm. Returns false if there is none. One that isn't counted gets no more
+    /// Takes one of the connections that may be given up for a cause. Returns false if there is none. One that isn't counted gets no more
     /// requests anyway.
-    pub(super) fn take_early_end(&self) -> bool {
-        let Some((connector, _)) = &self.0 else { return true };
-        let (mut at, now) = (connector.early_ends_at.lock(), Instant::now());
-        let next = at.map_or(now, |at| at.max(now)) + EARLY_END_EVERY;
-        let is_allowed = next <= now + EARLY_END_EVERY * EARLY_ENDS_AT_ONCE;
-        if is_allowed {
-            *at = Some(next);
-        }
-        is_allowed
+    pub(super) fn take_early_end(&self, of: impl Fn(&Connector) -> &EarlyEnds) -> bool {
+        self.0.as_ref().is_none_or(|(connector, _)| of(connector).take())
     }
 }
 

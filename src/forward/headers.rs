@@ -102,12 +102,12 @@ fn read_as(name: &HeaderName) -> HeaderName {
 /// Removes the trailers of a request that aren't forwarded, and all of them if one [has FF](has_ff). A server may merge trailers with the header, and
 /// must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {
+    if trailers.values().any(has_ff) {
+        return trailers.clear();
+    }
     from_client(trailers);
     for name in named(trailers, is_of_proxy) {
         trailers.remove(name);
-    }
-    if trailers.values().any(has_ff) {
-        trailers.clear();
     }
     for name in [ACCEPT_ENCODING, COOKIE, EXPECT, VIA, X_REQUEST_ID, TRACEPARENT, TRACESTATE] {
         trailers.remove(name);
@@ -115,8 +115,8 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     remove_head_only(trailers);
 }
 
-/// Returns true if a value has the byte FF, which UTF-8 doesn't have. POCO takes it for the end of what it reads, and so the rest of the field
-/// for another request.
+/// Returns true if a value has the byte FF, which UTF-8 doesn't have. POCO takes it for the end of what it reads, and so the rest of
+/// the field for another request.
 pub(crate) fn has_ff(value: &HeaderValue) -> bool {
     // Mostly, the first look is enough, which is vectorized.
     !value.as_bytes().is_ascii() && value.as_bytes().contains(&0xFF)

@@ -31,6 +31,8 @@ const MOST_COMPARED: usize = 128 << 10;
 const HOST_MOST: usize = 254;
 /// The most bytes of a target that is [encoded](encoded_target) towards HTTP/2 servers. nginx ends a connection for a field that doesn't fit into 8 KiB.
 const MOST_ENCODED: usize = 7 << 10;
+/// The bytes by which a longer one may have grown so.
+const MOST_ESCAPES: usize = 1 << 10;
 
 /// The host and the path of a request.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected, or is too long; or the request has an expectation other than `100-continue`.
+    /// rejected, or is too long; a field has the byte FF; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -66,9 +68,9 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
-        let is_long = |target: &&PathAndQuery| target.as_str().len() > MOST_ENCODED / 3;
-        let encoded = parts.uri.path_and_query().filter(is_long).and_then(encoded_target);
-        if encoded.is_some_and(|encoded| encoded.len() > MOST_ENCODED) {
+        let sent = parts.uri.path_and_query().filter(|sent| sent.as_str().len() > MOST_ENCODED / 3);
+        let encoded = sent.and_then(|sent| Some((sent.as_str().len(), encoded_target(sent)?.len())));
+        if encoded.is_some_and(|(sent, encoded)| encoded > MOST_ENCODED && encoded - sent > MOST_ESCAPES) {
             return Err(Rejection::TargetTooLong);
         }
         let as_sent = parts.uri.path();
@@ -212,7 +214,7 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
         (None, _) if parts.version == Version::HTTP_2 && authority.is_some() => None,
         (None, _) => return Err(Rejection::HostMissing),
     };
-    let host = named.map(host_of).transpose()?;
+    let host = named.map(asked_host).transpose()?;
     match (authority, named) {
         // Two different hosts in HTTP/2 can only be an attack (RFC 9113, section 8.3.1).
         (Some(authority), Some(named))
@@ -220,9 +222,16 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
         {
             Err(Rejection::HostRepeated)
         }
-        (Some(authority), _) => host_of(authority),
+        (Some(authority), _) => asked_host(authority),
         (None, _) => Ok(host.unwrap_or_default()),
     }
+}
+
+/// Returns the host of an authority. Servers that read a tenant in its labels skip those that are empty, so it may have none.
+fn asked_host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
+    let host = host_of(authority)?;
+    let has_empty_label = host.as_bytes().split(|byte| *byte == b'.').any(<[u8]>::is_empty);
+    if has_empty_label { Err(Rejection::HostInvalid) } else { Ok(host) }
 }
 
 /// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`. To the latter, a fragment or a
@@ -284,8 +293,7 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let seen = host.bytes().fold(0, |seen, byte| seen | OF_HOST[usize::from(byte)]);
-    // Servers that read a tenant in the labels skip those that are empty.
-    if host.as_bytes().split(|byte| *byte == b'.').any(<[u8]>::is_empty) || seen & NO_HOST != 0 {
+    if host.is_empty() || host.ends_with('.') || seen & NO_HOST != 0 {
         return Err(Rejection::HostInvalid);
     }
     Ok(match seen & UPPER_CASE != 0 {

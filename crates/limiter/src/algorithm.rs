@@ -451,13 +451,17 @@ impl Quota {
             || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
     }
 
-    /// Returns the quota with the longest window that [can be counted](Self::is_countable), if its own is longer. A file may give a limit a
-    /// greater burst after a rate was set at run time.
-    pub(crate) fn made_countable(self) -> Self {
+    /// Returns the quota with the longest window, in whole seconds, that [can be counted](Self::is_countable) with its burst, if its own is
+    /// longer, and as many fewer permits, at least one. A file may give a limit a greater burst after a rate was set at run time. `None` if
+    /// it has no burst.
+    pub(crate) fn made_countable(self) -> Option<Self> {
         if self.is_countable() {
-            return self;
+            return Some(self);
         }
-        Self { window_us: gcra::MOST_LEVEL / u64::from(self.capacity()), ..self }
+        let Algorithm::Gcra { burst: Some(burst) } = self.algorithm else { return None };
+        let window_us = gcra::MOST_LEVEL / u64::from(burst) / 1_000_000 * 1_000_000;
+        let permits = u128::from(self.permits) * u128::from(window_us) / u128::from(self.window_us);
+        Some(Self { window_us, permits: (permits as u32).max(1), ..self })
     }
 
     /// Returns the microseconds by which a permit may come back later than a window after its grant.

@@ -207,7 +207,7 @@ impl Overridden {
         let mut held = own.into_iter().chain(&of_limit.own);
         let held = held.find(|held| held.holds(Instant::now))?;
         let quota = Quota::new(limit.quota.algorithm, held.rate_for(limit.quota));
-        Some((quota.made_countable().rate(), held.scope))
+        Some((quota.made_countable()?.rate(), held.scope))
     }
 }
 
@@ -308,5 +308,10 @@ mod tests {
         };
         assert_eq!([Some(284), None].map(gcra), [(1, 366, true); 2]);
         assert_eq!(gcra(Some(4_000)), (1, 26, true));
+        let quota = |burst| Quota::new(Algorithm::Gcra { burst }, "5/s".parse().unwrap());
+        let of = |burst| overridden("1000000/366d").of(&Limit::new("l", quota(burst)), None);
+        // It isn't faster, and has whole seconds.
+        assert_eq!(of(Some(4_000)), Some(("71208/2251799s".parse().unwrap(), None)));
+        assert_eq!(of(None), None);
     }
 }

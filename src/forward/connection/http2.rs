@@ -195,7 +195,7 @@ impl Http2 {
             self.streams().is_suspect.store(true, Relaxed);
         }
         if cause.is_remote() && cause.is_reset() && cause.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-            self.streams().give_calm();
+            self.streams().retire_for_calm();
         }
         Unanswered { cause: cause.into(), is_safe }
     }
@@ -309,7 +309,7 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
     if let Some(encoded) = parts.path_and_query.as_ref().and_then(encoded_target) {
-        parts.path_and_query = encoded.try_into().ok();
+        parts.path_and_query = Some(encoded.try_into().expect("escapes are valid in a target"));
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }

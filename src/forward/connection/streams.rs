@@ -50,8 +50,8 @@ pub(super) struct Http2Streams {
     pub(super) is_closed: AtomicBool,
     /// Notified when one of these changes.
     pub(super) changed: Notify,
-    /// True if a response was late, the server refused a request, the connection seems dead, many requests were cancelled or sent, or one
-    /// has trailers. No new requests are then sent on it.
+    /// True if a response was late, the server refused a request or wants calm, the connection seems dead, many requests were cancelled or
+    /// sent, or one has trailers. No new requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
     /// The number of requests whose body waits for room at the server. It may need all the room of the connection.
     blocked: AtomicUsize,
@@ -67,7 +67,7 @@ pub(super) struct Http2Streams {
     heads_left: AtomicUsize,
     /// The bodies of responses.
     pub(super) received: ReceivedBodies,
-    /// Counts the connection until it has many requests, many cancelled ones, or one with trailers, or its last handle is dropped. It is
+    /// Counts the connection until it [retires](Self::retire), or its last handle is dropped. It is
     /// closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
@@ -90,17 +90,17 @@ impl Http2Streams {
     pub(super) fn keep_for_one(&self) -> bool {
         let is_suspect = self.is_suspect.load(Relaxed);
         let is_alone = self.lent.load(Relaxed) <= 2 - usize::from(is_suspect);
-        let is_kept = is_alone && (is_suspect || self.counted.lock().take_early_end());
+        let is_kept = is_alone && (is_suspect || self.counted.lock().take_early_end(|of| &of.for_trailers));
         if is_kept {
             self.retire();
         }
         is_kept
     }
 
-    /// Sends no new requests on the connection, because the server has refused one to have calm, unless too many were given up. Node.js does so
-    /// while responses on it that aren't read take 10 MB.
-    pub(super) fn give_calm(&self) {
-        if !self.is_suspect.load(Relaxed) && self.counted.lock().take_early_end() {
+    /// Sends no new requests on the connection, since the server has refused one to have calm, unless too many were given up so. Node.js does
+    /// that while responses on it that aren't read take 10 MB.
+    pub(super) fn retire_for_calm(&self) {
+        if !self.is_suspect.load(Relaxed) && self.counted.lock().take_early_end(|of| &of.for_calm) {
             self.retire();
         }
     }

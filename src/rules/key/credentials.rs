@@ -208,9 +208,9 @@ fn basic_at_once(sent: &[u8]) -> Option<&[u8]> {
     directly_behind(BASIC, sent).filter(|rest| rest.first().is_some_and(u8::is_ascii_alphanumeric))
 }
 
-/// Returns what follows the first `Basic` within other words, as Sanic looks for it.
+/// Returns what follows the first `Basic` within other words, as Sanic looks for it, or the first `basic` (Kong).
 fn basic_within(sent: &[u8]) -> Option<&[u8]> {
-    let at = sent.windows(BASIC.len()).position(|word| word == BASIC)?;
+    let at = sent.windows(BASIC.len()).position(|word| matches!(word, b"Basic" | b"basic"))?;
     Some(&sent[at + BASIC.len()..]).filter(|_| at > 0)
 }
 
@@ -400,16 +400,23 @@ mod tests {
             // Passwords that end at a further colon (passport-http): k1::x, k::x, :k:x, but not ::x and {"a":"b","c":1}
             ("Basic azE6Yjp4", &["Basic azE6Yjp4", "Basic azE6Yg=="]),
             ("Basic azo6eA==", &["Basic azo6eA==", "Basic azo="]),
-            ("Basic OmsxOng=", &["Basic OmsxOng=", "Basic azE6eA==", "Basic Omsx"]),
+            ("Basic OmsxOng=", &["Basic OmsxOng=", "Basic Omsx", "Basic azE6eA=="]),
             ("Basic Ojp4", &["Basic Ojp4"]),
             ("Basic eyJhIjoiYiIsImMiOjF9", &["Basic eyJhIjoiYiIsImMiOjF9"]),
             // Blanks around name and password (Tomcat): " a : b\n"
-            ("Basic IGEgOiBiCg==", &["Basic IGEgOiBiCg==", "Basic YTpi"]),
+            ("Basic IGEgOiBiCg==", &["Basic IGEgOiBiCg==", "Basic IGEgOiBi", "Basic YTpi"]),
             // White space within them (APISIX): k 1:p w
             ("Basic ayAxOnAgdw==", &["Basic ayAxOnAgdw==", "Basic azE6cHc="]),
+            ("Basic awsxOnB3", &["Basic awsxOnB3", "Basic azE6cHc="]),
+            // A line feed in a password (Kong): k1:pw, and k1: with a line feed behind
+            ("Basic azE6cHcKeA==", &["Basic azE6cHcKeA==", "Basic azE6cHc=", "Basic azE6cHd4"]),
+            ("xbasicazE6cHc=", &["xbasicazE6cHc=", "Bearer xbasicazE6cHc=", "Basic azE6cHc="]),
             // Colons in front (Kong): ::k1:pw, but not one before a password alone, as for a token: ":pat"
             ("Basic OjprMTpwdw==", &["Basic OjprMTpwdw==", "Basic azE6cHc="]),
             ("Basic OnBhdA==", &["Basic OnBhdA=="]),
+            // A `+` or Latin-1 beside them: :a:b+c and é w:x
+            ("Basic OmE6Yitj", &["Basic OmE6Yitj", "Basic OmE6YiBj", "Basic OmE=", "Basic YTpiK2M="]),
+            ("Basic 6SB3Ong=", &["Basic 6SB3Ong=", "Basic w6kgdzp4", "Basic w6l3Ong="]),
             // What isn't UTF-8 is read as Latin-1: a:\xFF, a:\xFF:x and \xFF:b, which is charged with other characters
             ("Basic YTr/", &["Basic YTr/", "Basic YTrDvw=="]),
             ("Basic YTrDvw==", &["Basic YTrDvw=="]),

@@ -76,6 +76,8 @@ fn a_request_is_written_as_http_2_has_it() {
         assert_eq!(upstream.last().uri.path_and_query().unwrap(), target);
     }
     // Encoded, they take six and three bytes each.
+    // A long one with few of them is fine.
+    assert_eq!(gateway.get(&format!("/?{}=100%é", "a".repeat(7_500))).status, 200);
     for (sent, most) in [("é", 1_190), ("%", 2_380)] {
         let statuses = [most, most + 10].map(|count| gateway.get(&format!("/{}", sent.repeat(count))).status);
         assert_eq!(statuses, [200, 414]);
@@ -369,8 +371,8 @@ fn a_connection_on_which_the_server_wants_calm_gets_no_more_requests() {
     let gateway = gateway(&upstream.url(), "");
     let statuses = [(); 7].map(|()| gateway.get("/").status);
     assert_eq!(statuses, [200, 502, 200, 502, 200, 502, 200]);
-    // Few connections are given up so.
-    assert!([(); 20].map(|()| gateway.get("/").status).ends_with(&[502, 502]));
+    // Few connections are given up so. Else every second request would be answered.
+    assert!([(); 20].map(|()| gateway.get("/").status).windows(2).any(|two| two == [502, 502]));
     wait_until("another connection is used", || gateway.get("/").status == 200);
 }
 

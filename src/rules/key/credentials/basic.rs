@@ -93,28 +93,34 @@ fn add_trimmed(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooMan
     readings.add(joined(BASIC, &encoded_text(&parts.collect::<Vec<_>>().join(&b':'))))
 }
 
-/// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, or at a further colon, as it
-/// does if all parts between colons are split. Each is also read with its escapes decoded (RFC 6749, section 2.3.1) and without white
-/// space (APISIX), and all of it without a byte order mark (Hono) and leading colons (Kong).
+/// Adds a name and a password: whole, and with a password that ends at a NUL, as it does in C, at a further colon, as it
+/// does if all parts between colons are split, or at a line feed (Kong). Each is also read with its escapes decoded (RFC 6749, section
+/// 2.3.1), all of it without a byte order mark (Hono) or leading colons (Kong), and what ends at a further colon without white space
+/// (APISIX).
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
     let name = decoded.iter().position(|byte| *byte == b':').map_or(decoded.len(), |colon| colon + 1);
     let cut = |end: u8| decoded[name..].iter().position(|byte| *byte == end).map(|at| &decoded[..name + at]);
     // A colon alone and the beginning of JSON may be the same for many clients.
-    let cuts = [cut(0), cut(b':')].map(|cut| cut.filter(|cut| *cut != b":" && !is_json(cut)));
+    let cuts = [cut(0), cut(b':'), cut(b'\n')].map(|cut| cut.filter(|cut| *cut != b":" && !is_json(cut)));
     let unmarked = decoded.strip_prefix(b"\xEF\xBB\xBF");
-    let named = decoded.iter().position(|byte| *byte != b':').map(|start| &decoded[start..]);
-    let named = named.filter(|named| named.contains(&b':'));
-    for text in [Some(decoded), unmarked, named].into_iter().chain(cuts).flatten() {
-        for text in [text.into(), percent_decoded(text), form_decoded(text), without_spaces(text)] {
+    for text in [Some(decoded), unmarked].into_iter().chain(cuts).flatten() {
+        for text in [text.into(), percent_decoded(text), form_decoded(text)] {
             readings.add(joined(BASIC, &encoded_text(&with_colon(&text))))?;
         }
+    }
+    let start = decoded.iter().position(|byte| *byte != b':').unwrap_or(0);
+    let named = Some(&decoded[start..]).filter(|named| start > 0 && named.contains(&b':'));
+    let unspaced = without_spaces(cuts[1].unwrap_or(decoded));
+    for text in named.map(Cow::Borrowed).into_iter().chain([unspaced]) {
+        readings.add(joined(BASIC, &encoded_text(&with_colon(&text))))?;
     }
     Ok(())
 }
 
-/// Returns a text without its white space.
+/// Returns a text without its white space, of which expressions have one more than Rust.
 fn without_spaces(text: &[u8]) -> Cow<'_, [u8]> {
-    text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<_>>().into()
+    let is_kept = |byte: &u8| !byte.is_ascii_whitespace() && *byte != b'\x0B';
+    text.iter().copied().filter(is_kept).collect::<Vec<_>>().into()
 }
 
 /// Returns true if a text begins with a name that Basic can have (RFC 7617, section 2: without control characters) and a colon.
