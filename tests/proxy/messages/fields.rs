@@ -226,7 +226,8 @@ fn a_request_that_is_sent_again_is_the_same() {
 
 #[test]
 fn values_go_on_byte_for_byte() {
-    let odd = b"X-Odd: a\tb  c;\"d\\\", \xe9\xff\x80 \xf0\x9f\xa6\x80";
+    // Requests with FF are refused.
+    let odd = b"X-Odd: a\tb  c;\"d\\\", \xe9\xfe\x80 \xf0\x9f\xa6\x80";
     let answer = [b"HTTP/1.1 200 OK\r\n", &odd[..], b"\r\nContent-Length: 0\r\n\r\n"].concat();
     let (seen, messages) = mpsc::channel();
     let upstream = WireUpstream::start(move |mut wire| {
