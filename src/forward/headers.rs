@@ -99,8 +99,8 @@ fn read_as(name: &HeaderName) -> HeaderName {
     HeaderName::from_bytes(&plain[..end]).expect("letters, digits and hyphens are a name")
 }
 
-/// Removes the trailers of a request that aren't forwarded, and all of them if one [has FF](has_ff). A server may merge trailers with the header, and
-/// must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
+/// Removes the trailers of a request that aren't forwarded, and all of them if one [has FF](has_ff). A server may merge trailers with
+/// the header, and must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {
     if trailers.values().any(has_ff) {
         return trailers.clear();

@@ -29,9 +29,10 @@ const MOST_COMPARED: usize = 128 << 10;
 /// The most bytes of a host, with the dot of the root (RFC 1035, section 2.3.4). It is forwarded twice, so the forwarded head would be much
 /// longer than the received one.
 const HOST_MOST: usize = 254;
-/// The most bytes of a target that is [encoded](encoded_target) towards HTTP/2 servers. nginx ends a connection for a field that doesn't fit into 8 KiB.
+/// The most bytes of a target that is [encoded](encoded_target) towards HTTP/2 servers, unless it has grown by few. nginx ends a connection
+/// for a field that doesn't fit into 8 KiB.
 const MOST_ENCODED: usize = 7 << 10;
-/// The bytes by which a longer one may have grown so.
+/// The most bytes by which a longer one may have grown.
 const MOST_ESCAPES: usize = 1 << 10;
 
 /// The host and the path of a request.

@@ -308,8 +308,9 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
-    if let Some(encoded) = parts.path_and_query.as_ref().and_then(encoded_target) {
-        parts.path_and_query = Some(encoded.try_into().expect("escapes are valid in a target"));
+    // It may be too long then, where `max_header_bytes` allows a target of 64 KiB.
+    if let Some(Ok(encoded)) = parts.path_and_query.as_ref().and_then(encoded_target).map(TryInto::try_into) {
+        parts.path_and_query = Some(encoded);
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
@@ -324,8 +325,8 @@ fn without_invalid_port(authority: Authority) -> Option<Authority> {
 }
 
 /// Returns a target with escapes for letters beyond ASCII and for each `%` that begins none, if it has any. URLs have neither (RFC 3986,
-/// section 2), and servers may end an HTTP/2 connection for one: Hypercorn for a letter, Undertow and older versions of Jetty for a `%`. The result
-/// has up to three times as many bytes.
+/// section 2), and servers may end an HTTP/2 connection for one: Hypercorn for a letter, Undertow and older versions of Jetty for a `%`.
+/// The result has up to three times as many bytes.
 pub(crate) fn encoded_target(target: &PathAndQuery) -> Option<String> {
     let text = target.as_str();
     let begins_none = |at: usize| {

@@ -67,8 +67,7 @@ pub(super) struct Http2Streams {
     heads_left: AtomicUsize,
     /// The bodies of responses.
     pub(super) received: ReceivedBodies,
-    /// Counts the connection until it [retires](Self::retire), or its last handle is dropped. It is
-    /// closed soon after.
+    /// Counts the connection until it [retires](Self::retire), or its last handle is dropped. It is closed soon after.
     pub(super) counted: Mutex<CountedConnection>,
 }
 

@@ -75,13 +75,24 @@ fn a_request_is_written_as_http_2_has_it() {
         assert_eq!(gateway.get(sent).status, 200);
         assert_eq!(upstream.last().uri.path_and_query().unwrap(), target);
     }
-    // Encoded, they take six and three bytes each.
     // A long one with few of them is fine.
     assert_eq!(gateway.get(&format!("/?{}=100%é", "a".repeat(7_500))).status, 200);
+    // Encoded, they take six and three bytes each.
     for (sent, most) in [("é", 1_190), ("%", 2_380)] {
         let statuses = [most, most + 10].map(|count| gateway.get(&format!("/{}", sent.repeat(count))).status);
         assert_eq!(statuses, [200, 414]);
     }
+}
+
+#[test]
+fn a_target_that_would_be_too_long_with_its_escapes_ends_no_connection() {
+    let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
+    let toml = forward_to(&[quoted(upstream.url())], "http2 = true");
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\nmax_header_bytes = \"128KiB\"\n{toml}"));
+    let mut client = gateway.client();
+    // It is sent as it came, and the server takes no head of that size.
+    assert_eq!(client.get(&format!("/?{}{}", "a".repeat(65_300), "%".repeat(200))).status, 502);
+    assert_eq!(client.get("/").status, 200);
 }
 
 #[test]
