@@ -237,36 +237,34 @@ fn two_values_for_one_key_are_refused() {
     assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
 }
 
-/// Servers skip or stop at what isn't base64, each in its way.
+/// Servers cut them, pass over what isn't base64, or stop at it, each in its way.
 #[test]
-fn basic_credentials_with_other_characters_are_refused() {
+fn credentials_that_no_standard_has_are_refused() {
     let gateway = Gateway::start(SPELT);
     for text in [
-        "YTp*iYx==",
-        "YTpiYw==x",
-        "YTpiYw=xx",
-        "YTpiYw!xxxx",
-        "=YTpiYw=x",
-        "YTo=x",
-        "e2E6Yg=x",
-        "eyJhOmJjZA==x",
-        "YTpi x",
+        "Basic YTp*iYx==",
+        "Basic YTpiYw",
+        "Basic YTpiYw==x",
+        "Basic YTpiYw=xx",
+        "Basic YTpiYw!xxxx",
+        "Basic =YTpiYw=x",
+        "Basic YTo=x",
+        "Basic e2E6Yg=x",
+        "Basic eyJhOmJjZA==x",
+        "Basic YTpi x",
+        "Basic YTpiYwB4",
+        "Basic eyJhIjoiYiJ9.eyJiIjowfQ.AAA6AA",
+        "Bearer k1 x",
+        "Bearer ,k1",
+        "Bearer a=b k1",
+        "Bearer \"k1\tx\"",
     ] {
-        let answer = gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}"));
+        let answer = gateway.ask(&format!("GET /credentials\nAuthorization: {text}"));
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")), "{text}");
     }
-    for text in [
-        "eyJhIjoiYiJ9.eyJiIjowfQ.AAA6AA",
-        "eyAiYSI6ImIifQ.eyJiIjowfQ.AAA6AA",
-        "alice:key",
-        "user=\"a\"",
-        "YTpi",
-    ] {
-        assert_eq!(
-            gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}")).status,
-            200,
-            "{text}"
-        );
+    for text in ["Basic YTpi", "Basic alice:key", "Mine user=\"a b\", key=c", "8f3a-21", "AWS id:a+b/c="] {
+        let answer = gateway.ask(&format!("GET /credentials\nAuthorization: {text}"));
+        assert_eq!(answer.status, 200, "{text}");
     }
 }
 
@@ -316,11 +314,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "Bearer  k1",
                     "Bearer\tk1",
                     "BEARER \t k1",
-                    "Bearer k1 x",
-                    "Bearer ,k1",
-                    "Bearer a=b k1",
                     "Token token=\"k1\", app=\"ios\"",
-                    "Bearer \"k1\tx\"",
                     "Bearerk1",
                     "bearerk1",
                 ][..],
@@ -328,7 +322,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
             ("GET /header\nX-Api-Key: k1", &["k1\u{a0}", "\u{a0}\u{3000}k1\u{85}"]),
             (
                 "GET /credentials\nAuthorization: Basic YTpiYw==",
-                &["basic YTpiYw==", "Basic YTpiYw", "BasicXYTpiYw==", "Basic YTpiYwB4"],
+                &["basic YTpiYw==", "BasicXYTpiYw==", "Basic: YTpiYw=="],
             ),
             (
                 "GET /cookie\nCookie: sid=k1",
@@ -452,13 +446,8 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
             "GET /credentials\nAuthorization: Basic alice:key",
             &["Basic alice:wrong", "Basic alice", "Basic !"],
         ),
-        ("GET /credentials\nAuthorization: Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"c\""]),
-        ("GET /credentials\nAuthorization: Basic YWxpY2U6Pj4-Pz8_", &["Basic YWxpY2U6", "Basic YWxpY2U"]),
-        ("GET /credentials\nAuthorization: Basic YTo-Pj4-", &["Basic YTo=", "Basic YTo"]),
-        (
-            "GET /credentials\nAuthorization: Basic eyJhIjoiYiJ9.eyJz.xyzz",
-            &["Basic eyJhIjoiYiJ9", "Basic eyJhIjoiYiJ9.eyJ0.xyzz"],
-        ),
+        ("GET /credentials\nAuthorization: Mine user=\"a\", key=\"b\"", &["Mine user=\"a\", key=\"c\""]),
+        ("GET /credentials\nAuthorization: Basic YWxpY2U6Pj4+Pz8/", &["Basic YWxpY2U6", "Basic YWxpY2U="]),
         ("GET /credentials\nAuthorization: ApiKey aToken1", &["ApiKey bToken1", "xBearer1", "xBasic1"]),
         (
             "GET /query?api_key=k1",

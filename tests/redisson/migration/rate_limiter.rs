@@ -32,7 +32,7 @@ fn log_in(url: &str, user: &str) -> Result<(), Box<dyn Error>> {
 /// Returns how many of seven requests of a user the program admits, if Redis answered all of them in time.
 fn taken_by_program(sides: &Sides) -> u64 {
     let url = sides.redis.url();
-    for user in (0..10).map(|attempt| format!("alice-{attempt}")) {
+    for user in (0..100).map(|attempt| format!("alice-{attempt}")) {
         let taken = (0..7).filter(|_| log_in(&url, &user).is_ok()).count() as u64;
         let left = sides.limiter.peek(&ask(&user)).unwrap().remaining();
         if taken + left == 5 {
