@@ -60,6 +60,8 @@ pub enum Rejection {
     HostInvalid,
     /// A target that is neither a path nor a full URL, or contains a NUL.
     TargetInvalid,
+    /// The path has an escape that servers read differently.
+    EscapeInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
     /// A path that servers may read in more ways than limits can be charged for, or that a route rewrites to what another one
@@ -122,6 +124,11 @@ impl Rejection {
             Self::TargetInvalid => {
                 (400, "target-invalid", &"the request's target is neither a path nor an http URL")
             }
+            Self::EscapeInvalid => (
+                400,
+                "target-invalid",
+                &"the path has `%00`, or a `%` without two hexadecimal digits behind it",
+            ),
             Self::EscapedSlash => (400, "escaped-slash", &"the path has an escaped slash or backslash"),
             Self::PathAmbiguous => (
                 400,
@@ -134,9 +141,11 @@ impl Rejection {
                 &"some servers see a dot segment in the path, by which it would escape limits",
             ),
             Self::MethodInvalid => (400, "method-invalid", &"the method has letters in lower case"),
-            Self::FieldInvalid => {
-                (400, "field-invalid", &"a header field has the byte FF, which is no UTF-8")
-            }
+            Self::FieldInvalid => (
+                400,
+                "field-invalid",
+                &"a header field has the byte FF, or is metadata of gRPC that is no base64",
+            ),
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", &"the only supported expectation is 100-continue")
             }

@@ -66,20 +66,18 @@ static LIMITS: LazyLock<config::Config> = LazyLock::new(|| {
 struct Values([Option<Vec<u8>>; 5]);
 
 impl Values {
-    /// Parses values separated by `|`. A missing one is written as `-`.
+    /// Parses values separated by `|`. A missing one is written as `-`, and an empty one is missing, but for that of a path.
     fn read(text: &[u8]) -> Self {
         let mut values = text.splitn(5, |byte| *byte == b'|');
         let mut next = || values.next().filter(|value| *value != b"-").map(<[u8]>::to_vec);
         let is_cookie = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b';' | b'"') || *byte >= 0x80;
         let [query, path, header, cookie, host] = std::array::from_fn(|_| next());
         let host = host.map(|host| String::from_utf8_lossy(&host).to_ascii_lowercase().into_bytes());
-        Self([
-            query,
-            path,
-            header.filter(|value| HeaderValue::from_bytes(value).is_ok()),
-            cookie.filter(|value| value.iter().all(is_cookie)),
-            host.filter(|host| !host.is_empty()),
-        ])
+        let header = header.filter(|value| HeaderValue::from_bytes(value).is_ok());
+        let cookie = cookie.filter(|value| value.iter().all(is_cookie));
+        let [query, header, cookie, host] =
+            [query, header, cookie, host].map(|value| value.filter(|value| !value.is_empty()));
+        Self([query, path, header, cookie, host])
     }
 
     /// Returns the usual key of a request with these values. `None` if servers may read different keys in it.

@@ -14,7 +14,10 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
-    forward::{encoded_target, headers::has_ff},
+    forward::{
+        encoded_target,
+        headers::{has_ff, has_invalid_metadata},
+    },
     reject::Rejection,
 };
 use tollgate_routing::{
@@ -59,7 +62,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected, or is too long; a field has the byte FF; or the request has an expectation other than `100-continue`.
+    /// rejected, or is too long; a field has the byte FF, or invalid metadata of gRPC; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -77,11 +80,13 @@ impl<'r> Target<'r> {
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
-        // Servers written in C may stop reading a path at a NUL.
-        if !as_sent.starts_with('/') || is_foreign || path::has_escapes(as_sent) && as_sent.contains("%00") {
+        if !as_sent.starts_with('/') || is_foreign {
             return Err(Rejection::TargetInvalid);
         }
-        if parts.headers.values().any(has_ff) {
+        if path::has_invalid_escape(as_sent) {
+            return Err(Rejection::EscapeInvalid);
+        }
+        if parts.headers.values().any(has_ff) || has_invalid_metadata(&parts.headers) {
             return Err(Rejection::FieldInvalid);
         }
         if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
@@ -385,12 +390,19 @@ mod tests {
 
     #[test]
     fn targets_without_a_path_are_invalid() {
-        for target in ["*", "a", "a:80", "ftp://a/b", "/a%00b", "http://a/%00"] {
+        for target in ["*", "a", "a:80", "ftp://a/b"] {
             assert!(
                 matches!(read(Version::HTTP_11, target, &["a"]), Err(Rejection::TargetInvalid)),
                 "{target}"
             );
         }
+        for target in ["/a%00b", "http://a/%00", "/log%6@n", "/login%"] {
+            assert!(
+                matches!(read(Version::HTTP_11, target, &["a"]), Err(Rejection::EscapeInvalid)),
+                "{target}"
+            );
+        }
+        assert!(read(Version::HTTP_11, "/a?q=100%", &["a"]).is_ok());
         assert!(matches!(read(Version::HTTP_11, "/a%2fb", &["a"]), Err(Rejection::EscapedSlash)));
         assert!(matches!(read(Version::HTTP_11, "/a%5Cb", &["a"]), Err(Rejection::EscapedSlash)));
     }

@@ -198,6 +198,19 @@ fn nginx_rejects_with_the_fields_of_its_subrequest() {
 }
 
 #[test]
+fn nginx_admits_without_a_decision_if_it_is_told_so() {
+    let (whole, told) = (block("nginx", 0), block("nginx", 1));
+    let (before, behind) = whole.split_once("        location @limited {\n").unwrap();
+    let (_, behind) = behind.split_once("return 500;\n            }\n").unwrap();
+    let chain = Chain::start(&[("nginx.conf", &[before, told, behind].concat())], nginx);
+    let (_, rejected) = chain.use_up();
+    assert_eq!(rejected.status, 429);
+    let ambiguous = Client::connect(chain.address).get("/a%2f..%2fb").status;
+    assert_eq!(ambiguous, 500, "a fault that isn't Tollgate's absence");
+    assert_eq!(chain.get_without_gateway().status, 200);
+}
+
+#[test]
 fn traefik_passes_on_the_complete_rejection() {
     let files = [("traefik.yml", block("Traefik", 0)), ("dynamic.yml", block("Traefik", 1))];
     let chain = Chain::start(&files, |_| {

@@ -388,6 +388,24 @@ fn no_spelling_of_a_key_escapes_its_limit() {
     }
 }
 
+/// Nobody's: all clients with one would share its count.
+#[test]
+fn an_empty_value_is_no_key() {
+    let gateway = Gateway::start(&SPELT.replace("rate = \"1/h\"", "rate = \"9/h\"\nmissing = \"deny\""));
+    for request in [
+        "GET /header\nX-Api-Key:",
+        "GET /credentials\nAuthorization:",
+        "GET /cookie\nCookie: sid=",
+        "GET /cookie\nCookie: sid=\"\"",
+        "GET /query?api_key=",
+        "GET /query?api_key",
+    ] {
+        assert_eq!(gateway.ask(request).status, 429, "{request}");
+    }
+    assert_eq!(gateway.ask("GET /query?api_key=&api_key=k1").status, 429, "a server may read the first");
+    assert_eq!(gateway.ask("GET /query?api_key=k1").status, 200);
+}
+
 #[test]
 fn an_encoded_word_is_no_key() {
     let gateway = Gateway::start(SPELT);

@@ -55,6 +55,12 @@ fn requests_that_name_no_place_are_rejected_before_the_charge() {
             "target-invalid",
             "the request's target is neither a path nor an http URL",
         ),
+        (
+            "GET /%6;1 HTTP/1.1\r\nHost: a\r\n\r\n",
+            400,
+            "target-invalid",
+            "the path has `%00`, or a `%` without two hexadecimal digits behind it",
+        ),
         ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 501, "connect", "CONNECT is not supported"),
         ("GET /b HTTP/1.1\r\nHost: a\r\n\r\n", 404, "no-route", "no route matches the request"),
     ] {
@@ -67,8 +73,10 @@ fn requests_that_name_no_place_are_rejected_before_the_charge() {
     // POCO takes FF for the end of the head, and what follows for another request.
     let mut client = gateway.client();
     client.send(b"GET /a HTTP/1.1\r\nHost: a\r\nX-A: \xFF\xFFGET /b HTTP/1.1\r\n\r\n");
-    let detail = "a header field has the byte FF, which is no UTF-8";
+    let detail = "a header field has the byte FF, or is metadata of gRPC that is no base64";
     assert_problem(&client.answer(), 400, "field-invalid", detail);
+    let answer = gateway.ask("POST /a\nContent-Type: application/grpc\nX-K-Bin: !!!");
+    assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("13")), "{answer:?}");
     assert_eq!(upstream.count(), 0);
     assert_eq!(gateway.get("/a").status, 200, "none of them was charged");
 }

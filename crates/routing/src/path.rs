@@ -102,7 +102,6 @@ pub struct TooManyReadings;
 ///   follows a `;` in a segment, before or after they decode it (servlet containers), or a line feed at the end (Starlette).
 /// - Bytes that aren't UTF-8 are dropped (Bottle), taken for Latin-1, with the whole path (CherryPy), with what is escaped (Jetty) or
 ///   with their segment (Mojolicious).
-/// - Some decode escapes of UTF-16, such as `%u002f` (Jetty 9).
 /// - Some take `index.php` for the script that handles what comes behind it (Laravel, Symfony), some any `.php` for the end of the path (Apache).
 /// - Some take an empty segment for a parameter (Fastify, gin), some of these only behind the first slashes (Falcon).
 ///
@@ -120,11 +119,6 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
         return Err(TooManyReadings);
     }
     let mut spellings = vec![Cow::Borrowed(forwarded)];
-    if let Cow::Owned(decoded) = without_utf16_escapes(forwarded) {
-        // Jetty takes all other bytes for Latin-1, so there is one reading of it.
-        let decoded = with_invalid(&canonical(&decoded, true), latin_of);
-        spellings.push(self::forwarded(&decoded).into_owned().into());
-    }
     if forwarded.contains('\\') {
         spellings.push(self::forwarded(&forwarded.replace('\\', "/")).into_owned().into());
     }
@@ -259,56 +253,35 @@ fn in_latin(canonical: &str) -> String {
     with_invalid(&latin, latin_of)
 }
 
-/// Returns a path with escapes of UTF-8 in place of those of UTF-16.
-fn without_utf16_escapes(path: &str) -> Cow<'_, str> {
-    let unit = |behind: &str| {
-        let digits = behind.strip_prefix(['u', 'U'])?.get(..4)?;
-        u16::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
+/// Returns true if a path has a `%` that two hexadecimal digits don't follow, which URIs don't have (RFC 3986, section 2.1), or an escaped
+/// NUL. Servers drop it, or decode what isn't a digit (Jetty, uWSGI), or stop at the NUL, so that such a path has spellings without number.
+/// The functions below are for others.
+pub fn has_invalid_escape(path: &str) -> bool {
+    let is_invalid = |behind: &str| match behind.as_bytes() {
+        [high, low, ..] => !high.is_ascii_hexdigit() || !low.is_ascii_hexdigit() || behind.starts_with("00"),
+        _ => true,
     };
-    let mut parts = path.split('%').peekable();
-    if !parts.clone().skip(1).any(|part| unit(part).is_some()) {
-        return Cow::Borrowed(path);
-    }
-    let mut decoded = parts.next().unwrap_or_default().to_owned();
-    while let Some(part) = parts.next() {
-        let Some(first) = unit(part) else {
-            decoded.extend(["%", part]);
-            continue;
-        };
-        let (mut units, mut behind) = (vec![first], &part[5..]);
-        while behind.is_empty()
-            && let Some(next) = parts.next_if(|part| unit(part).is_some())
-        {
-            units.extend(unit(next));
-            behind = &next[5..];
-        }
-        // Half of a pair is no character by itself.
-        decoded.extend(String::from_utf16_lossy(&units).bytes().map(percent_encode_byte));
-        decoded.push_str(behind);
-    }
-    Cow::Owned(decoded)
+    has_escapes(path) && path.split('%').skip(1).any(is_invalid)
 }
 
 /// Returns true if a path contains a `%`.
-pub fn has_escapes(path: &str) -> bool {
+fn has_escapes(path: &str) -> bool {
     path.as_bytes().contains(&b'%')
 }
 
-/// Returns true if a path contains `%2F` or `%5C`, also as an escape of UTF-16, which some upstreams treat as a slash.
+/// Returns true if a path contains `%2F` or `%5C`, which some upstreams treat as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
     has_escapes(path)
-        && without_utf16_escapes(path).split('%').skip(1).any(|after| {
+        && path.split('%').skip(1).any(|after| {
             let hex = after.get(..2).unwrap_or_default();
             hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
         })
 }
 
 /// Returns true if a [`forwarded`] path has a dot segment to some servers: to one that treats `\`, `%2F` or `%5C` as a slash, drops
-/// `;parameters`, ends the path at an escaped `?`, or decodes escapes of UTF-16, before or after it removes dot segments. So it may
-/// leave its parent directory.
+/// `;parameters`, or ends the path at an escaped `?`, before or after it removes dot segments. So it may leave its parent directory.
 pub fn has_hidden_dots(path: &str) -> bool {
-    let path = without_utf16_escapes(path);
-    let decoded: Cow<'_, [u8]> = percent_decode_str(&path).into();
+    let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
     let mut names = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
     names.any(|name| matches!(name.split(|byte| matches!(byte, b';' | b'?')).next(), Some(b"." | b"..")))
 }
@@ -426,7 +399,6 @@ mod tests {
             "/.;/b",
             "/a%2F.",
             "/a/.%3F",
-            "/a/%u002e%2e/b",
         ] {
             assert!(has_hidden_dots(path), "{path}");
         }
@@ -536,11 +508,6 @@ mod tests {
             // Bytes that aren't UTF-8
             ("/caf%e9", &["/caf", "/café"]),
             ("/%C3%A9/%E9", &["/é", "/Ã©/é", "/é/é"]),
-            // UTF-16
-            ("/logi%u006e", &["/login"]),
-            ("/a%U00e9%u002Fb", &["/aé%2Fb", "/aé/b"]),
-            ("/a/%u002e%u002E/b", &["/b"]),
-            ("/%ud83d%ude00%u0061/%ud83d%u+123%u12", &["/\u{1F600}a/\u{FFFD}%25u+123%25u12"]),
             // The first é in UTF-8, the second in Latin-1
             ("/é%E9", &["/é", "/Ã©é", "/éé"]),
             // An empty segment may be a parameter.
@@ -563,8 +530,18 @@ mod tests {
     }
 
     #[test]
+    fn invalid_escapes_are_found() {
+        for path in ["/%", "/a%4", "/%zz", "/%6@n", "/%41%", "/a%00b", "/%u006e", "/%4%41", "/%é"] {
+            assert!(has_invalid_escape(path), "{path}");
+        }
+        for path in ["/", "/%41", "/%e9%C3", "/%2500", "/a+b"] {
+            assert!(!has_invalid_escape(path), "{path}");
+        }
+    }
+
+    #[test]
     fn escaped_slashes_are_found_in_any_case() {
-        for path in ["/a%2fb", "/a%2F", "/%5c", "/%5C..", "/%%2f", "/a%u002fb"] {
+        for path in ["/a%2fb", "/a%2F", "/%5c", "/%5C..", "/%%2f"] {
             assert!(has_escaped_slash(path), "{path}");
         }
         for path in ["/", "/a/b", "/a\\b", "/%252f", "/%2", "/%", "/%é", "/%2g%5d"] {

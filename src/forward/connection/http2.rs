@@ -1,6 +1,7 @@
 //! HTTP/2 connections to servers. Many requests share a connection, which has a task of its own.
 
 use std::{
+    borrow::Cow,
     future::poll_fn,
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -18,7 +19,7 @@ use hyper::{
     header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE},
     http::uri::{Authority, PathAndQuery, Scheme},
 };
-use percent_encoding::{CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
@@ -324,9 +325,24 @@ fn without_invalid_port(authority: Authority) -> Option<Authority> {
     }
 }
 
-/// Returns a target with escapes for letters beyond ASCII and for each `%` that begins none, if it has any. URLs have neither (RFC 3986,
-/// section 2), and servers may end an HTTP/2 connection for one: Hypercorn for a letter, Undertow and older versions of Jetty for a `%`.
-/// The result has up to three times as many bytes.
+/// What no URI has (RFC 3986, section 2), but browsers and others send.
+const NOT_IN_URIS: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Returns a target with escapes for what no URI has: some characters of ASCII, all others, and each `%` that begins no escape. `None`
+/// if it has none of these. Servers end an HTTP/2 connection for them: Hypercorn for a letter, Undertow and older versions of Jetty for
+/// a `%`, Pekko and Helidon for the characters. The result has up to three times as many bytes.
 pub(crate) fn encoded_target(target: &PathAndQuery) -> Option<String> {
     let text = target.as_str();
     let begins_none = |at: usize| {
@@ -334,15 +350,18 @@ pub(crate) fn encoded_target(target: &PathAndQuery) -> Option<String> {
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     let mut stray = text.match_indices('%').map(|(at, _)| at).filter(|at| begins_none(*at)).peekable();
-    if text.is_ascii() && stray.peek().is_none() {
-        return None;
+    if stray.peek().is_none() {
+        return match utf8_percent_encode(text, NOT_IN_URIS).into() {
+            Cow::Owned(encoded) => Some(encoded),
+            Cow::Borrowed(_) => None,
+        };
     }
     let (mut encoded, mut rest) = (String::with_capacity(text.len() + 8), 0);
     for at in stray {
-        encoded.extend(utf8_percent_encode(&text[rest..at], CONTROLS));
+        encoded.extend(utf8_percent_encode(&text[rest..at], NOT_IN_URIS));
         encoded.push_str("%25");
         rest = at + 1;
     }
-    encoded.extend(utf8_percent_encode(&text[rest..], CONTROLS));
+    encoded.extend(utf8_percent_encode(&text[rest..], NOT_IN_URIS));
     Some(encoded)
 }

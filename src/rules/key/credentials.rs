@@ -32,8 +32,8 @@ const MOST_BASICS: usize = 2;
 /// They are written in another way, or have too many readings.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     let mut readings = Readings::default();
-    if is_usual(sent) {
-        readings.add(sent)?;
+    if is_usual(sent) || sent.trim_ascii().is_empty() {
+        readings.add(sent.trim_ascii())?;
     } else if has_encoded_word(sent) {
         return Err(TooManyReadings);
     } else {
@@ -392,7 +392,6 @@ mod tests {
     #[test]
     fn what_servers_cut_in_different_ways_is_refused() {
         for sent in [
-            "",
             // Several words, and characters that end a token
             "Bearer k1 x",
             "Bearer x Bearer k1",

@@ -26,19 +26,19 @@ pub(super) struct Readings<'r>(SmallVec<[Option<Cow<'r, [u8]>>; 1]>);
 impl<'r> Readings<'r> {
     /// The readings of a part that all servers read alike.
     pub(super) fn one(value: impl Into<Cow<'r, [u8]>>) -> Self {
-        Self(smallvec![Some(value.into())])
+        Self(smallvec![Some(value.into()).filter(|value| !value.is_empty())])
     }
 
-    /// Adds a value, unless it is there already.
+    /// Adds a value, unless it is there already. An empty one is none: it is nobody's.
     pub(super) fn add(&mut self, value: impl Into<Cow<'r, [u8]>>) -> Result<(), TooManyReadings> {
-        let value = value.into();
-        if self.0.iter().any(|known| known.as_deref() == Some(&*value)) {
+        let value = Some(value.into()).filter(|value| !value.is_empty());
+        if self.0.contains(&value) {
             return Ok(());
         }
         if self.0.len() == MOST_READINGS {
             return Err(TooManyReadings);
         }
-        self.0.push(Some(value));
+        self.0.push(value);
         Ok(())
     }
 
@@ -132,11 +132,15 @@ pub(super) fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// Returns true if a text has a `%` that two hexadecimal digits don't follow.
+pub(super) fn has_invalid_escape(text: &[u8]) -> bool {
+    let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
+    text.contains(&b'%') && !text.split(|byte| *byte == b'%').skip(1).all(is_escape)
+}
+
 /// Returns true if a decoder that demands well-formed escapes of UTF-8 gives up on a text, and leaves it as it is.
 pub(super) fn is_undecodable(text: &[u8]) -> bool {
-    let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
-    let mut escapes = text.split(|byte| *byte == b'%').skip(1);
-    text.contains(&b'%') && (!escapes.all(is_escape) || str::from_utf8(&percent_decoded(text)).is_err())
+    has_invalid_escape(text) || text.contains(&b'%') && str::from_utf8(&percent_decoded(text)).is_err()
 }
 
 /// A text in Latin-1, in UTF-8.
