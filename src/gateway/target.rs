@@ -86,7 +86,8 @@ impl<'r> Target<'r> {
         if path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
         }
-        if parts.headers.values().any(has_ff) || has_invalid_metadata(&parts.headers) {
+        let may_be_call = parts.method == Method::POST;
+        if parts.headers.values().any(has_ff) || may_be_call && has_invalid_metadata(&parts.headers) {
             return Err(Rejection::FieldInvalid);
         }
         if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
