@@ -58,9 +58,9 @@ pub enum Rejection {
     HostRepeated,
     /// A Host that isn't a valid host.
     HostInvalid,
-    /// A target that is neither a path nor a full URL, or contains a NUL.
+    /// A target that is neither a path nor a full URL.
     TargetInvalid,
-    /// The path has an escape that servers read differently.
+    /// The path has an escaped NUL, or a `%` that begins no escape.
     EscapeInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,

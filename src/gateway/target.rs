@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     config::{EscapedSlashes, KeyPart},
     forward::{
-        encoded_target,
+        MOST_ENCODED, encoded_target,
         headers::{has_ff, has_invalid_metadata},
     },
     reject::Rejection,
@@ -32,11 +32,6 @@ const MOST_COMPARED: usize = 128 << 10;
 /// The most bytes of a host, with the dot of the root (RFC 1035, section 2.3.4). It is forwarded twice, so the forwarded head would be much
 /// longer than the received one.
 const HOST_MOST: usize = 254;
-/// The most bytes of a target that is [encoded](encoded_target) towards HTTP/2 servers, unless it has grown by few. nginx ends a connection
-/// for a field that doesn't fit into 8 KiB.
-const MOST_ENCODED: usize = 7 << 10;
-/// The most bytes by which a longer one may have grown.
-const MOST_ESCAPES: usize = 1 << 10;
 
 /// The host and the path of a request.
 #[derive(Debug)]
@@ -72,9 +67,9 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
-        let sent = parts.uri.path_and_query().filter(|sent| sent.as_str().len() > MOST_ENCODED / 3);
-        let encoded = sent.and_then(|sent| Some((sent.as_str().len(), encoded_target(sent)?.len())));
-        if encoded.is_some_and(|(sent, encoded)| encoded > MOST_ENCODED && encoded - sent > MOST_ESCAPES) {
+        // An escape takes three bytes.
+        let long = parts.uri.path_and_query().filter(|sent| sent.as_str().len() > MOST_ENCODED / 3);
+        if long.is_some_and(|sent| encoded_target(sent).is_err()) {
             return Err(Rejection::TargetTooLong);
         }
         let as_sent = parts.uri.path();

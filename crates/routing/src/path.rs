@@ -255,7 +255,7 @@ fn in_latin(canonical: &str) -> String {
 
 /// Returns true if a path has a `%` that two hexadecimal digits don't follow, which URIs don't have (RFC 3986, section 2.1), or an escaped
 /// NUL. Servers drop it, or decode what isn't a digit (Jetty, uWSGI), or stop at the NUL, so that such a path has spellings without number.
-/// The functions below are for others.
+/// All other functions expect a path without one.
 pub fn has_invalid_escape(path: &str) -> bool {
     let is_invalid = |behind: &str| match behind.as_bytes() {
         [high, low, ..] => !high.is_ascii_hexdigit() || !low.is_ascii_hexdigit() || behind.starts_with("00"),

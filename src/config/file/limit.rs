@@ -78,7 +78,7 @@ pub(in crate::config) struct LimitTable {
     pub wait: Spanned<ParsedText<Wait>>,
     /// `"enforce"` the limit, or `"shadow"` it: count and report, but reject nothing. Default: `"enforce"`.
     pub mode: ParsedText<Mode>,
-    /// Treatment of a request without the key: count it by its address (`"ip"`), `"skip"` the limit, or
+    /// Treatment of a request without the key, or with an empty field, cookie or parameter: count it by its address (`"ip"`), `"skip"` the limit, or
     /// `"deny"` the request with 429. Default: `"ip"`.
     pub missing: ParsedText<Missing>,
     /// File with the known keys, relative to the folder of this file: the SHA-256 hash of a key per line, and a name after it if

@@ -310,7 +310,9 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
     // It may be too long then, where `max_header_bytes` allows a target of 64 KiB.
-    if let Some(Ok(encoded)) = parts.path_and_query.as_ref().and_then(encoded_target).map(TryInto::try_into) {
+    if let Some(Ok(Some(encoded))) = parts.path_and_query.as_ref().map(encoded_target)
+        && let Ok(encoded) = encoded.try_into()
+    {
         parts.path_and_query = Some(encoded);
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
@@ -339,29 +341,50 @@ const NOT_IN_URIS: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'|')
     .add(b'}');
+/// The most bytes of a target with escapes, unless it has grown by few. nginx ends a connection for a field that doesn't fit into 8 KiB.
+pub(crate) const MOST_ENCODED: usize = 7 << 10;
+/// The most bytes by which a longer one may have grown.
+const MOST_ESCAPES: usize = 1 << 10;
+
+/// A target with more escapes than HTTP/2 servers may get.
+#[derive(Debug)]
+pub(crate) struct TooManyEscapes;
 
 /// Returns a target with escapes for what no URI has: some characters of ASCII, all others, and each `%` that begins no escape. `None`
 /// if it has none of these. Servers end an HTTP/2 connection for them: Hypercorn for a letter, Undertow and older versions of Jetty for
-/// a `%`, Pekko and Helidon for the characters. The result has up to three times as many bytes.
-pub(crate) fn encoded_target(target: &PathAndQuery) -> Option<String> {
+/// a `%`, Pekko and Helidon for the characters of ASCII, which stay where the target would get too long.
+///
+/// # Errors
+/// It would be too long with the others.
+pub(crate) fn encoded_target(target: &PathAndQuery) -> Result<Option<String>, TooManyEscapes> {
     let text = target.as_str();
+    let is_fine =
+        |encoded: &String| encoded.len() <= MOST_ENCODED || encoded.len() - text.len() <= MOST_ESCAPES;
+    let mut encoded = encoded_with(text, NOT_IN_URIS);
+    if encoded.as_ref().is_some_and(|encoded| !is_fine(encoded)) {
+        encoded = encoded_with(text, CONTROLS);
+    }
+    if encoded.as_ref().is_none_or(is_fine) { Ok(encoded) } else { Err(TooManyEscapes) }
+}
+
+fn encoded_with(text: &str, characters: &'static AsciiSet) -> Option<String> {
     let begins_none = |at: usize| {
         let digits = text.as_bytes().get(at + 1..at + 3);
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     let mut stray = text.match_indices('%').map(|(at, _)| at).filter(|at| begins_none(*at)).peekable();
     if stray.peek().is_none() {
-        return match utf8_percent_encode(text, NOT_IN_URIS).into() {
+        return match utf8_percent_encode(text, characters).into() {
             Cow::Owned(encoded) => Some(encoded),
             Cow::Borrowed(_) => None,
         };
     }
     let (mut encoded, mut rest) = (String::with_capacity(text.len() + 8), 0);
     for at in stray {
-        encoded.extend(utf8_percent_encode(&text[rest..at], NOT_IN_URIS));
+        encoded.extend(utf8_percent_encode(&text[rest..at], characters));
         encoded.push_str("%25");
         rest = at + 1;
     }
-    encoded.extend(utf8_percent_encode(&text[rest..], NOT_IN_URIS));
+    encoded.extend(utf8_percent_encode(&text[rest..], characters));
     Some(encoded)
 }

@@ -12,7 +12,7 @@ const UTF_8: [&str; 2] = ["utf8", "utf8mb4"];
 
 /// Charsets in which bytes of ASCII mean the same as in UTF-8, and no others mean a character of ASCII, in Java and Python (so
 /// not cp932), without hyphens. Behind them are what says nothing, and a text that clients send and servers ignore.
-const SUPERSETS_OF_ASCII: [&str; 30] = [
+const SUPERSETS_OF_ASCII: [&str; 28] = [
     "usascii",
     "ascii",
     "latin1",
@@ -41,8 +41,6 @@ const SUPERSETS_OF_ASCII: [&str; 30] = [
     "*",
     "",
     "binary",
-    "undefined",
-    "null",
 ];
 
 /// Charsets of the same kind that are numbered.

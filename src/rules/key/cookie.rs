@@ -3,8 +3,8 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, without_controls,
-    without_wide_spaces,
+    Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, unquoted,
+    without_controls, without_wide_spaces,
 };
 
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
@@ -232,11 +232,6 @@ fn before_quote(value: &[u8]) -> Vec<u8> {
     let read = &value[..at.min(value.len())];
     let may_be_json = value.starts_with(b"j:") || !is_visible_without(read, *b"[]{}");
     unescaped(if may_be_json { value } else { read })
-}
-
-/// A value without a pair of quotes around it.
-fn unquoted(value: &[u8]) -> &[u8] {
-    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
 }
 
 /// Returns the text between the quote at the beginning and the next one that isn't escaped, or else the text as it is.

@@ -9,12 +9,12 @@ mod basic;
 use std::borrow::Cow;
 
 use tollgate_limiter::key::credentials::{
-    BASIC, BEARER, is_usual, is_visible_without, joined, known, scheme,
+    BASIC, BEARER, NAMELESS, is_usual, is_visible_without, joined, known, scheme, usual,
 };
 
+pub(super) use self::basic::encoded;
 use self::basic::{add_basic, add_only_with_password, is_name_and_password};
-pub(super) use self::basic::{encoded, is_digit};
-use super::readings::{Readings, TooManyReadings, has_encoded_word, percent_decoded};
+use super::readings::{Readings, TooManyReadings, has_encoded_word, percent_decoded, unquoted};
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
@@ -32,19 +32,34 @@ const MOST_BASICS: usize = 2;
 /// They are written in another way, or have too many readings.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     let mut readings = Readings::default();
-    if is_usual(sent) || sent.trim_ascii().is_empty() {
-        readings.add(sent.trim_ascii())?;
+    if is_usual(sent) {
+        readings.add(sent)?;
+    } else if is_nobodys(sent) {
+        readings.add_missing();
     } else if has_encoded_word(sent) {
         return Err(TooManyReadings);
     } else {
         add_credentials(&mut readings, sent)?;
     }
-    if let Cow::Owned(decoded) = percent_decoded(sent)
-        && is_word(words(sent).1)
-    {
-        add_credentials(&mut readings, &decoded)?;
+    if let Cow::Owned(decoded) = percent_decoded(sent) {
+        let (was_word, behind) = (is_word(words(sent).1), words(&decoded).1);
+        if was_word && is_word(behind) {
+            add_credentials(&mut readings, &decoded)?;
+        } else if was_word && behind.iter().any(u8::is_ascii_whitespace) {
+            return Err(TooManyReadings);
+        } else {
+            readings.add(usual(&decoded).into_owned())?;
+        }
     }
     Ok(readings)
+}
+
+/// Returns true for credentials without any: nothing, a scheme alone, or Basic with neither a name nor a password.
+fn is_nobodys(sent: &[u8]) -> bool {
+    match words(sent) {
+        (None, word) => word.is_empty() || matches!(known(word), Some(BASIC | BEARER)),
+        (Some(scheme), rest) => known(scheme) == Some(BASIC) && rest == NAMELESS,
+    }
 }
 
 /// Returns the scheme, if there is one, and what follows it.
@@ -75,10 +90,15 @@ fn add_credentials(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooMa
             return Ok(());
         }
     }
-    for token in [rest, rest.strip_prefix(TOKEN).unwrap_or(rest)] {
+    for token in
+        [Some(rest), rest.strip_prefix(TOKEN).filter(|token| !token.is_empty())].into_iter().flatten()
+    {
         readings.add(joined(BEARER, token))?;
     }
-    add_behind_basic(readings, sent.trim_ascii(), rest)?;
+    if scheme.is_some_and(|scheme| places(scheme, BASIC).next().is_some()) {
+        add_only_with_password(readings, rest)?;
+    }
+    add_behind_basic(readings, sent.trim_ascii())?;
     add_behind_bearer(readings, sent.trim_ascii())
 }
 
@@ -93,20 +113,22 @@ fn is_word(text: &[u8]) -> bool {
 /// # Errors
 /// It is no such list, or a server may find credentials in it.
 fn add_parameters(readings: &mut Readings<'_>, scheme: &[u8], list: &[u8]) -> Result<(), TooManyReadings> {
-    let names_scheme =
-        [BASIC, BEARER].iter().any(|scheme| places(list, scheme).next().is_some()) || scheme == BASIC;
     let first = parameters(list).next().flatten();
     let token = first.and_then(|parameter| parameter.strip_prefix(TOKEN)).map(unquoted);
     // Rails takes the first parameter for the token, whatever its name.
     let is_rails = scheme == BEARER || scheme.eq_ignore_ascii_case(b"Token");
     let has_token = token.map_or(!is_rails, |token| is_word(token) && !token.contains(&b'\\'));
-    if names_scheme || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
+    if scheme == BASIC || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
         return Err(TooManyReadings);
     }
     if known(scheme).is_none() {
         readings.add(joined(BEARER, list))?;
     }
-    token.map_or(Ok(()), |token| readings.add(joined(BEARER, token)))
+    if let Some(token) = token {
+        readings.add(joined(BEARER, token))?;
+    }
+    add_behind_basic(readings, list)?;
+    add_behind_bearer(readings, list)
 }
 
 /// Returns the parameters of a list (RFC 9110, section 11.2), and `None` in place of what is none.
@@ -122,7 +144,8 @@ fn parameters(list: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
         .map(|parameter| Some(parameter).filter(|text| is_parameter(text)))
 }
 
-/// Returns true for a name, a `=`, and a value in quotes or without white space.
+/// Returns true for a name, a `=`, and a value in quotes or without white space. A token may end with padding, also before a signature
+/// behind `--` (Rails' `MessageVerifier`), and so look like a name.
 fn is_parameter(text: &[u8]) -> bool {
     let equals = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
     let (name, value) = (&text[..equals], text.get(equals + 1..).unwrap_or_default());
@@ -130,7 +153,8 @@ fn is_parameter(text: &[u8]) -> bool {
         Some(quoted) => quoted.strip_suffix(b"\"").is_some_and(is_quoted),
         None => is_visible_without(value, *b",\""),
     };
-    equals < text.len() && is_word(name) && is_value
+    let may_end_token = value.is_empty() || value.starts_with(b"=") || value.starts_with(b"--");
+    is_word(name) && is_value && !may_end_token
 }
 
 /// Returns true for what can be in quotes: no quote without a backslash before it, and no backslash at the end.
@@ -144,10 +168,6 @@ fn is_quoted(text: &[u8]) -> bool {
     true
 }
 
-fn unquoted(value: &[u8]) -> &[u8] {
-    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
-}
-
 /// Returns where a scheme's name stands in a text, in any case.
 fn places(text: &[u8], scheme: &[u8]) -> impl Iterator<Item = usize> {
     text.windows(scheme.len())
@@ -157,13 +177,13 @@ fn places(text: &[u8], scheme: &[u8]) -> impl Iterator<Item = usize> {
 }
 
 /// Adds a name and a password behind `Basic` wherever servers look for it: Sanic, Kong and slim-basic-auth within words, Spring and Yii
-/// with any byte behind it, and Passport in a scheme whose last letters differ.
-fn add_behind_basic(readings: &mut Readings<'_>, sent: &[u8], rest: &[u8]) -> Result<(), TooManyReadings> {
-    let mut places = places(sent, BASIC);
+/// with any byte behind it.
+fn add_behind_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
+    let mut places = places(text, BASIC);
     for at in places.by_ref().take(MOST_BASICS) {
-        let behind = &sent[at + BASIC.len()..];
+        let behind = &text[at + BASIC.len()..];
         let at_once = Some(behind).filter(|behind| behind.first().is_some_and(u8::is_ascii_alphanumeric));
-        for text in [at_once, behind.get(1..), Some(rest)].into_iter().flatten() {
+        for text in [at_once, behind.get(1..)].into_iter().flatten() {
             add_only_with_password(readings, text.trim_ascii())?;
         }
     }
@@ -308,15 +328,23 @@ mod tests {
             ("Digest a=b", &["Digest a=b", "Bearer a=b"]),
             // Escapes
             ("Bearer %6b1", &["Bearer %6b1", "Bearer k1"]),
+            ("Bearer a%2Cb", &["Bearer a%2Cb", "Bearer a,b"]),
             ("bearer%20k1", &["bearer%20k1", "Bearer bearer%20k1", "Bearer 20k1", "Bearer k1"]),
             ("JWT k%31", &["JWT k%31", "Bearer k%31", "JWT k1", "Bearer k1"]),
             ("Sas a=%2F&b=%3D", &["Sas a=%2F&b=%3D", "Bearer a=%2F&b=%3D", "Sas a=/&b==", "Bearer a=/&b=="]),
             // Parameters: none is a token, so that nobody is charged who has one of them in common, but for the one of Rails.
             ("digest username=\"a\", nonce=\"b\"", &["Digest username=\"a\", nonce=\"b\""]),
-            ("Digest uri=\"/a%20b\", c=d%22", &["Digest uri=\"/a%20b\", c=d%22"]),
+            (
+                "Digest uri=\"/a%20b\", c=d%22",
+                &["Digest uri=\"/a%20b\", c=d%22", "Digest uri=\"/a b\", c=d\""],
+            ),
             ("Digest a=\"b c\", d=\"e \\\" f\"", &["Digest a=\"b c\", d=\"e \\\" f\""]),
             ("Mine a=\"b c\", d=\"e f\"", &["Mine a=\"b c\", d=\"e f\"", "Bearer a=\"b c\", d=\"e f\""]),
-            ("Mine user=a,key=", &["Mine user=a,key=", "Bearer user=a,key="]),
+            ("Mine user=a,key=b", &["Mine user=a,key=b", "Bearer user=a,key=b"]),
+            (
+                "Digest uri=\"/basic/plan\", realm=\"Basic Auth\"",
+                &["Digest uri=\"/basic/plan\", realm=\"Basic Auth\""],
+            ),
             ("Hawk id=\"a\" , mac=\"b=\"", &["Hawk id=\"a\" , mac=\"b=\""]),
             ("Digest a=\"b = c\", d=e=", &["Digest a=\"b = c\", d=e="]),
             ("Digest a=\"\\\\\", b=\"\"", &["Digest a=\"\\\\\", b=\"\""]),
@@ -356,6 +384,15 @@ mod tests {
             ("Basic YTolMkIr", &["Basic YTolMkIr", "Basic YTorKw==", "Basic YTorIA=="]),
             ("Basic MTAwJTpi", &["Basic MTAwJTpi"]),
             ("Basic JTYxOmI6Yw==", &["Basic JTYxOmI6Yw==", "Basic YTpiOmM=", "Basic JTYxOmI=", "Basic YTpi"]),
+            // Keys that are base64 by chance, and have a colon, a NUL and others in it
+            (
+                "Basic 0123456789abcdef0123456789abcdef",
+                &[
+                    "Basic 0123456789abcdef0123456789abcdef",
+                    "Basic w5NdwrfDo8KewrvDs8OWwptxw5fCn8OTXcK3w6PCnsK7w7PDlsKbccOXwp86",
+                    "Bearer 0123456789abcdef0123456789abcdef",
+                ],
+            ),
             // What isn't base64
             ("Basic k1", &["Basic k1", "Basic wpM6", "Bearer k1"]),
             ("Basic alice:key", &["Basic alice:key", "Basic aljCnHpHwrI6", "Bearer alice:key"]),
@@ -413,6 +450,9 @@ mod tests {
             "Mine a=\"b\"c",
             "Mine a=\"b\\\"",
             "Mine a=b, k1",
+            "Mine a=b, azE=",
+            "Mine azE== , a=b",
+            "Mine a=b, azE==--0a",
             "Mine a=b,",
             "Digest username = \"a\"",
             "Digest username=\"a\", qop = auth",
@@ -461,5 +501,33 @@ mod tests {
         for sent in [&b"Bearer\xFFk1"[..], b"\xA0k1", b"Mine a=b,\xC2\xA0k1"] {
             assert_eq!(credentials(sent), Err(TooManyReadings));
         }
+    }
+
+    #[test]
+    fn credentials_without_any_are_missing() {
+        for sent in ["", " ", "Bearer", "basic", "Basic Og=="] {
+            assert_eq!(credentials(sent.as_bytes()).unwrap().into_values()[..], [None], "{sent}");
+        }
+    }
+
+    /// Some services issue such keys. Few are taken for a name and a password that servers change.
+    #[test]
+    fn keys_that_are_base64_by_chance_are_counted() {
+        let refused = |keys: &mut dyn Iterator<Item = String>| {
+            keys.filter(|key| credentials(format!("Basic {key}").as_bytes()).is_err()).count()
+        };
+        let hex = |seed: u64| format!("{:016x}", seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let hex_keys = &mut (1..2000).map(|seed| hex(seed) + &hex(seed << 20));
+        assert!(refused(hex_keys) < 20);
+        let binary = &mut (1..2000).map(|seed: u64| {
+            let text = hex(seed) + &hex(seed << 20);
+            let bytes: Vec<u8> = text
+                .as_bytes()
+                .chunks(2)
+                .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+                .collect();
+            String::from_utf8(encoded(&bytes)).unwrap()
+        });
+        assert!(refused(binary) < 40);
     }
 }

@@ -3,8 +3,8 @@
 use std::iter;
 
 use super::readings::{
-    Decoded, Readings, TooManyReadings, form_decoded, has_invalid_escape, is_shorter, is_undecodable,
-    letters_match, names_match, percent_decoded, without_blanks, without_controls,
+    Decoded, Readings, TooManyReadings, form_decoded, has_invalid_escape, is_shorter, letters_match,
+    names_match, percent_decoded, without_blanks, without_controls,
 };
 
 /// Reads a query parameter, without an allocation if there is one plain value.
@@ -115,7 +115,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
     let spaced = value.iter().map(|byte| if matches!(byte, 0..=8 | 0x0E..=0x1F) { b' ' } else { *byte });
     readings.add(trimmed(&spaced.collect::<Vec<_>>()).to_vec())?;
     readings.add(percent_decoded(sent))?;
-    if is_undecodable(sent) {
+    if str::from_utf8(&percent_decoded(sent)).is_err() {
         let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
         readings.add(with_spaces.collect::<Vec<_>>())?;
     }

@@ -38,6 +38,9 @@ const SCHEMES: [&[u8]; 12] = [
     b"vapid",
 ];
 
+/// Basic with neither a name nor a password.
+pub const NAMELESS: &[u8] = b"Og==";
+
 /// Returns the usual spelling of credentials.
 ///
 /// # Examples
@@ -143,7 +146,8 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
         _ => 0,
     };
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    text.len().is_multiple_of(4)
+    text != NAMELESS
+        && text.len().is_multiple_of(4)
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
         && bytes(digits).filter(|byte| matches!(byte, 0..=b' ' | b':' | b'%' | b'+' | 0x80..)).eq(*b":")

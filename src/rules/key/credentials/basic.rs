@@ -13,13 +13,29 @@ use crate::rules::key::readings::{Readings, TooManyReadings, form_decoded, perce
 /// name or the password is one of those that servers change.
 pub(super) fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
     if is_base64(text) {
-        return add_name_and_password(readings, &decoded(text, b""));
+        let decoded = decoded(text, b"");
+        return if is_text(&decoded) {
+            add_name_and_password(readings, &decoded)
+        } else {
+            readings.add(basic(&decoded))
+        };
     }
     let all = [b"".as_slice(), b"-_"].map(|skipped| decoded(text, skipped));
     if text.contains(&b'=') || all.iter().any(|decoded| begins_with_name(decoded)) {
         return Err(TooManyReadings);
     }
     all.iter().try_for_each(|decoded| readings.add(basic(decoded)))
+}
+
+/// Returns true for what may be a name and a password, and not a key that is base64 by chance: it has a colon, and no control
+/// character, or is UTF-8 up to one at which servers end a password.
+fn is_text(decoded: &[u8]) -> bool {
+    let ends_password = |byte: &u8| matches!(byte, 0 | b'\n');
+    let colon = decoded.iter().position(|byte| *byte == b':');
+    colon.is_some_and(|colon| {
+        let end = decoded[colon..].iter().position(ends_password).map_or(decoded.len(), |end| colon + end);
+        !decoded.iter().any(u8::is_ascii_control) || str::from_utf8(&decoded[..end]).is_ok()
+    })
 }
 
 /// Adds what decoders of base64 read, if it has a name and a password: a key behind another scheme is no name.
@@ -83,11 +99,6 @@ pub(super) fn is_name_and_password(text: &[u8]) -> bool {
 /// Returns true for base64 as encoders write it (RFC 4648, section 4): with padding, and without bits that are not used.
 fn is_base64(text: &[u8]) -> bool {
     encoded(&decoded(text, b"")) == text
-}
-
-/// Returns true for a digit of base64, in either alphabet.
-pub(in crate::rules::key) fn is_digit(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
 /// The bytes that a lenient decoder of base64 reads, that skips these digits, too.

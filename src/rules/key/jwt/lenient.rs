@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, iter};
 use tollgate_limiter::key::credentials::{BEARER, bytes};
 
 use crate::rules::key::{
-    credentials::{encoded, is_digit},
+    credentials::encoded,
     readings::{TooManyReadings, has_encoded_word},
 };
 
@@ -75,6 +75,11 @@ fn add<'s>(
 /// Returns true if a text has at least two dots, and the base64 of a `{` for its first digit. Other characters may precede it.
 fn may_be_token(text: &[u8]) -> bool {
     has_parts(text) && text.iter().find(|byte| is_digit(byte)).is_some_and(|first| *first == b'e')
+}
+
+/// Returns true for a digit of base64, in either alphabet.
+fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
 /// Returns true if a text has at least two dots.
