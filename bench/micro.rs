@@ -50,8 +50,16 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
         let forwarded = path::forwarded(black_box(sent));
         let matched = path::matched(&forwarded);
         let (method, occurrence) = (&Method::GET, Occurrence::Any);
-        let view =
-            View { method, host, path: &matched, query: "", headers: &headers, claims: &(), occurrence };
+        let view = View {
+            method,
+            host,
+            path: &matched,
+            query: "",
+            headers: &headers,
+            claims: &(),
+            occurrence,
+            ignores_case: false,
+        };
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });
 }

@@ -140,7 +140,9 @@ impl Rejection {
                 "path-ambiguous",
                 &"some servers see a dot segment in the path, by which it would escape limits",
             ),
-            Self::MethodInvalid => (400, "method-invalid", &"the method has letters in lower case"),
+            Self::MethodInvalid => {
+                (400, "method-invalid", &"the method has other characters than capital letters, - and _")
+            }
             Self::FieldInvalid => (
                 400,
                 "field-invalid",

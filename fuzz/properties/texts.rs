@@ -145,6 +145,7 @@ pub fn route(bytes: &[u8]) {
         headers: &headers,
         claims: &(),
         occurrence: Occurrence::Any,
+        ignores_case: false,
     };
     match table.find(&view) {
         Some(found) => {

@@ -2,8 +2,6 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use h2::Reason;
-
 use super::body::{BoxError, Fault};
 
 /// The cause of a request without a response.
@@ -98,14 +96,12 @@ impl Failure {
         was_asked && !self.is_of_client() && !self.is_of_request_alone()
     }
 
-    /// Returns true if an HTTP/2 server has reset only this request for a cause that lies in it: with PROTOCOL_ERROR, if it takes the
-    /// request for malformed (RFC 9113, section 8.1.1), with ENHANCE_YOUR_CALM for a head that is too large for it (Tomcat), or with
-    /// CANCEL, as gRPC servers do when the time in `grpc-timeout` is over.
+    /// Returns true if an HTTP/2 server has reset only this request. It is alive, and the cause may lie in the request: PROTOCOL_ERROR if it
+    /// is malformed (RFC 9113, section 8.1.1), ENHANCE_YOUR_CALM for a head that is too large (Tomcat), CANCEL when the time in
+    /// `grpc-timeout` is over, INTERNAL_ERROR for a call without `te: trailers` (gRPC).
     fn is_of_request_alone(&self) -> bool {
         let Self::Broken(cause) = self else { return false };
-        let reset = cause.downcast_ref::<h2::Error>().filter(|error| error.is_reset() && error.is_remote());
-        let reason = reset.and_then(h2::Error::reason);
-        matches!(reason, Some(Reason::PROTOCOL_ERROR | Reason::CANCEL | Reason::ENHANCE_YOUR_CALM))
+        cause.downcast_ref::<h2::Error>().is_some_and(|error| error.is_reset() && error.is_remote())
     }
 }
 

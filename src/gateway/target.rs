@@ -56,14 +56,16 @@ impl<'r> Target<'r> {
     /// Reads the target of a request (RFC 9112, section 3.2).
     ///
     /// # Errors
-    /// The method has letters in lower case; the Host field is missing, repeated or invalid; the target has no path, or a path that is
+    /// The method has other characters than capital letters, `-` and `_`; the Host field is missing, repeated or invalid; the target has no path, or a path that is
     /// rejected, or is too long; a field has the byte FF, or invalid metadata of gRPC; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
         }
         // Some servers take `post` for POST, whose limits it would escape (RFC 9110, section 9.1: methods are case-sensitive).
-        if parts.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+        // nginx refuses all but capital letters, `-` and `_`, and may end an HTTP/2 connection for it.
+        if !parts.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
+        {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
@@ -113,11 +115,11 @@ impl<'r> Target<'r> {
     pub(crate) fn view<'a>(&'a self, parts: &'a Parts, claims: &'a dyn VerifiedClaims) -> View<'a> {
         let Self { host, matched: path, query, .. } = self;
         let Parts { method, headers, .. } = parts;
-        View { method, host, path, query, headers, claims, occurrence: Occurrence::Any }
+        View { method, host, path, query, headers, claims, occurrence: Occurrence::Any, ignores_case: false }
     }
 
-    /// Returns what servers may look at that read the path, the host, the query, or repeated fields and parameters differently, in
-    /// all combinations, except that repeated fields and parameters count alike. Empty if all servers read the request alike.
+    /// Returns what servers may look at that read the path, the case of its letters, the host, the query, or repeated fields and
+    /// parameters differently, in all combinations, except that repeated fields and parameters count alike. Empty if all servers read the request alike.
     ///
     /// # Errors
     /// There are too many, or the query is too long to compare it with each.
@@ -134,7 +136,7 @@ impl<'r> Target<'r> {
         let occurrences = |query| if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
         let own = (self.query, occurrences(self.query));
         let mut views = Vec::new();
-        if readings.is_empty() && own.1 == ALIKE {
+        if readings.is_empty() && own.1 == ALIKE && !routes.may_differ_in_case(&self.matched) {
             return Ok(views);
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
@@ -143,9 +145,17 @@ impl<'r> Target<'r> {
             for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
                 for (query, occurrences) in &queries {
                     let view = View { path, host, query, ..self.view(parts, claims) };
-                    views.extend(
-                        occurrences.iter().map(|occurrence| View { occurrence: *occurrence, ..view }),
-                    );
+                    let views_of = |ignores_case| {
+                        occurrences.iter().map(move |occurrence| View {
+                            occurrence: *occurrence,
+                            ignores_case,
+                            ..view
+                        })
+                    };
+                    views.extend(views_of(false));
+                    if routes.may_differ_in_case(path) {
+                        views.extend(views_of(true));
+                    }
                 }
             }
         }

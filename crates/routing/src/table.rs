@@ -40,6 +40,8 @@ pub struct Table<T> {
     /// The header fields and the query parameters on which routes have conditions.
     conditional_headers: Vec<HeaderName>,
     conditional_parameters: Vec<String>,
+    /// Some literal has a letter in upper case.
+    has_upper_case: bool,
 }
 
 /// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
@@ -47,6 +49,8 @@ pub struct Table<T> {
 struct TrieNode {
     /// Ordered, so that a long segment costs no more to look up than the literals are long.
     literals: BTreeMap<String, TrieNode>,
+    /// The literals by their letters in lower case.
+    any_case: BTreeMap<String, Vec<String>>,
     param: Option<Box<TrieNode>>,
     /// Routes whose pattern ends here.
     ends: Vec<usize>,
@@ -92,7 +96,9 @@ impl<T> Table<T> {
         let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
         conditional_parameters.sort();
         conditional_parameters.dedup();
-        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any }
+        let has_upper = |step| matches!(step, SegmentShape::Literal(text) if has_upper_case(text));
+        let has_upper_case = routes.iter().any(|(matcher, _)| matcher.path.steps().any(has_upper));
+        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any, has_upper_case }
     }
 
     /// Returns the most specific route whose conditions the request meets.
@@ -112,6 +118,11 @@ impl<T> Table<T> {
     pub fn has_repeated(&self, headers: &HeaderMap, query: &str) -> bool {
         self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
             || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
+    }
+
+    /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
+    pub fn may_differ_in_case(&self, path: &str) -> bool {
+        self.has_upper_case || has_upper_case(path)
     }
 
     /// Returns the names of the header fields on which routes have conditions.
@@ -136,17 +147,36 @@ impl<T> Table<T> {
     }
 }
 
+fn has_upper_case(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
 impl TrieNode {
     fn insert(&mut self, pattern: &Pattern, route: usize) {
         let mut node = self;
         for step in pattern.steps() {
             node = match step {
-                SegmentShape::Literal(text) => node.literals.entry(text.to_owned()).or_default(),
+                SegmentShape::Literal(text) => node.literal(text),
                 SegmentShape::Param => node.param.get_or_insert_default(),
                 SegmentShape::Rest => return node.rests.push(route),
             };
         }
         node.ends.push(route);
+    }
+
+    fn literal(&mut self, text: &str) -> &mut TrieNode {
+        if !self.literals.contains_key(text) {
+            self.any_case.entry(text.to_ascii_lowercase()).or_default().push(text.to_owned());
+        }
+        self.literals.entry(text.to_owned()).or_default()
+    }
+
+    /// Returns the nodes behind a literal, or behind all literals with the same letters.
+    fn behind<'n>(&'n self, segment: &str, ignores_case: bool) -> impl Iterator<Item = &'n TrieNode> {
+        let lower = ignores_case.then(|| segment.to_ascii_lowercase());
+        let names = lower.and_then(|lower| self.any_case.get(&lower)).into_iter().flatten();
+        let exact = if ignores_case { None } else { self.literals.get(segment) };
+        exact.into_iter().chain(names.filter_map(|name| self.literals.get(name)))
     }
 }
 
@@ -197,10 +227,10 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
-        if let Some(child) = node.literals.get(segment)
-            && let Some(route) = self.descend(child, path)
-        {
-            return Some(route);
+        for child in node.behind(segment, self.view.ignores_case) {
+            if let Some(route) = self.descend(child, path) {
+                return Some(route);
+            }
         }
         let child = node.param.as_deref()?;
         self.params.push(segment);

@@ -107,8 +107,38 @@ impl<'r> Request<'r> {
             headers: &self.headers,
             claims: &self.claims,
             occurrence,
+            ignores_case: false,
         }
     }
+}
+
+#[test]
+fn the_case_of_literals_may_be_ignored() {
+    let table = Table::new(["/login", "/Api/{id}", "/Api/x", "/{*rest}"].map(|text| (matcher(text), text)));
+    for (target, exact, ignoring) in [
+        ("/login", "/login", "/login"),
+        ("/LoGin", "/{*rest}", "/login"),
+        ("/login/", "/{*rest}", "/{*rest}"),
+        ("/api/aB", "/{*rest}", "/Api/{id}"),
+        ("/api/X", "/{*rest}", "/Api/x"),
+        ("/Api/7", "/Api/{id}", "/Api/{id}"),
+        ("/LOGİN", "/{*rest}", "/{*rest}"),
+    ] {
+        let text = format!("GET {target}");
+        let request = Request::new(&text);
+        let found = [false, true].map(|ignores_case| {
+            let found = table.find(&View { ignores_case, ..request.view() }).unwrap();
+            (*found.route, found.param("id").map(str::to_owned))
+        });
+        assert_eq!(found.each_ref().map(|(route, _)| *route), [exact, ignoring], "{target}");
+        if target == "/api/aB" {
+            assert_eq!(found[1].1.as_deref(), Some("aB"));
+        }
+    }
+    let lower = Table::new([(matcher("/login"), ())]);
+    assert!(
+        table.may_differ_in_case("/x") && lower.may_differ_in_case("/X") && !lower.may_differ_in_case("/x")
+    );
 }
 
 /// Asserts which of the routes each request takes, in either order of the routes.

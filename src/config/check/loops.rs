@@ -69,6 +69,7 @@ impl Check<'_, '_> {
                 headers: &headers,
                 claims: &(),
                 occurrence: Occurrence::Any,
+                ignores_case: false,
             };
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");

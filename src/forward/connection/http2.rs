@@ -15,8 +15,11 @@ use h2::{
 };
 use http_body::Body as HttpBody;
 use hyper::{
-    Method, Request, Response, Uri, Version,
-    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE},
+    HeaderMap, Method, Request, Response, Uri, Version,
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, Entry, HOST, HeaderName, IF_MATCH, IF_MODIFIED_SINCE,
+        IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, TRANSFER_ENCODING, UPGRADE,
+    },
     http::uri::{Authority, PathAndQuery, Scheme},
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -304,6 +307,7 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     for name in [TRANSFER_ENCODING, CONNECTION, UPGRADE] {
         request.headers_mut().remove(name);
     }
+    remove_empty_beside_repeated(request.headers_mut());
     let host = request.headers_mut().remove(HOST);
     let named = host.and_then(|host| without_invalid_port(Authority::from_maybe_shared(host).ok()?));
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
@@ -318,6 +322,25 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
 
+/// Removes empty fields from a request with several lines of one that nginx takes only once. nginx refuses its head, reads on, and ends
+/// the connection for an empty field.
+fn remove_empty_beside_repeated(headers: &mut HeaderMap) {
+    const ONCE: [HeaderName; 6] =
+        [AUTHORIZATION, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE];
+    let empty = || headers.iter().filter(|(_, value)| value.is_empty());
+    if empty().next().is_none() || !ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
+        return;
+    }
+    for name in empty().map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+        let Entry::Occupied(field) = headers.entry(name) else { continue };
+        let (name, lines) = field.remove_entry_mult();
+        let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+        for line in lines {
+            headers.append(name.clone(), line);
+        }
+    }
+}
+
 /// Returns an authority without a port that is empty or that no server has. Jetty 12 ends an HTTP/2 connection for it.
 fn without_invalid_port(authority: Authority) -> Option<Authority> {
     let host = authority.host();
@@ -327,7 +350,7 @@ fn without_invalid_port(authority: Authority) -> Option<Authority> {
     }
 }
 
-/// What no URI has (RFC 3986, section 2), but browsers and others send.
+/// Characters that no URI has (RFC 3986, section 2), but that browsers and others send.
 const NOT_IN_URIS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')

@@ -387,6 +387,11 @@ fn a_request_has_one_plan() {
         ("GET b.test /index.php/login", "rest [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /INDEX%2Ephplogin", "rest [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /login/index.php", "rest [login ip=192.0.2.7] upstream 1"),
+        // Many servers ignore the case of letters.
+        ("GET b.test /LOGIN", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test //x/Log%49n;A", "rest [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /Private", "rest token-missing"),
+        ("GET b.test /DATA?api_key=K1", "rest [api query:api_key=K1] upstream 1"),
         // A token that one reading requires is required.
         ("GET b.test //x/private", "rest token-missing"),
         ("GET b.test /private;/x", "rest token-missing"),

@@ -68,6 +68,13 @@ fn a_request_is_written_as_http_2_has_it() {
         assert_eq!(gateway.ask(&format!("GET /\nHost: {sent}")).status, 200, "{sent}");
         assert_eq!(upstream.last().uri.authority().unwrap(), authority);
     }
+    // nginx refuses a second Authorization, and then ends the connection for an empty field.
+    for (fields, has_empty) in [("Authorization: a\nAuthorization: b", false), ("Authorization: a", true)] {
+        assert_eq!(gateway.ask(&format!("GET /\n{fields}\nX-A:\nX-A: b\nX-B:")).status, 200);
+        let headers = upstream.last().headers;
+        assert_eq!(headers.get_all("x-a").iter().count(), if has_empty { 2 } else { 1 });
+        assert_eq!(headers.contains_key("x-b"), has_empty);
+    }
     // Letters beyond ASCII, and `%` that begins no escape
     for (sent, target) in
         [("/é?ü", "/%C3%A9?%C3%BC"), ("/[%41]?a[]=%4é100%", "/%5B%41%5D?a%5B%5D=%254%C3%A9100%25")]
