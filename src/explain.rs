@@ -157,17 +157,18 @@ impl Explanation {
         claims: &Claims<'_>,
     ) {
         self.host = target.host.to_string();
-        let different: BTreeSet<_> = target.readings.iter().flatten().collect();
-        let read_as = different.into_iter().map(|path| Reading {
-            path: path.clone(),
-            route: planner
-                .routes
-                .find(&View { path, ..target.view(parts, claims) })
-                .map(|found| found.route.name.clone()),
-        });
-        self.readings = read_as.collect();
-        let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
         let view = target.view(parts, claims);
+        let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
+        let reading = |view: View<'_>| {
+            let found = planner.routes.find(&view);
+            Reading { path: view.path.to_owned(), route: found.map(|found| found.route.name.clone()) }
+        };
+        let different: BTreeSet<_> = target.readings.iter().flatten().collect();
+        self.readings = different.into_iter().map(|path| reading(View { path, ..view })).collect();
+        let in_any_case = reading(View { ignores_case: true, ..view });
+        if in_any_case.route.as_ref() != taken.map(|taken| &taken.name) {
+            self.readings.push(in_any_case);
+        }
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
         self.others = others
