@@ -170,14 +170,6 @@ impl TrieNode {
         }
         self.literals.entry(text.to_owned()).or_default()
     }
-
-    /// Returns the nodes behind a literal, or behind all literals with the same letters.
-    fn behind<'n>(&'n self, segment: &str, ignores_case: bool) -> impl Iterator<Item = &'n TrieNode> {
-        let lower = ignores_case.then(|| segment.to_ascii_lowercase());
-        let names = lower.and_then(|lower| self.any_case.get(&lower)).into_iter().flatten();
-        let exact = if ignores_case { None } else { self.literals.get(segment) };
-        exact.into_iter().chain(names.filter_map(|name| self.literals.get(name)))
-    }
 }
 
 impl<'t, 'r, T> Found<'t, 'r, T> {
@@ -227,10 +219,12 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
-        for child in node.behind(segment, self.view.ignores_case) {
-            if let Some(route) = self.descend(child, path) {
-                return Some(route);
-            }
+        let route = match self.view.ignores_case {
+            true => self.in_any_case(node, segment, path),
+            false => node.literals.get(segment).and_then(|child| self.descend(child, path)),
+        };
+        if route.is_some() {
+            return route;
         }
         let child = node.param.as_deref()?;
         self.params.push(segment);
@@ -239,6 +233,12 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
             self.params.pop();
         }
         route
+    }
+
+    /// Finds the best route behind the literals with the same letters.
+    fn in_any_case(&mut self, node: &TrieNode, segment: &str, path: &'r str) -> Option<&'t (Matcher, T)> {
+        let names = node.any_case.get(&segment.to_ascii_lowercase())?;
+        names.iter().find_map(|name| self.descend(node.literals.get(name)?, path))
     }
 
     fn first(&self, routes: &[usize]) -> Option<&'t (Matcher, T)> {
