@@ -19,7 +19,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     iter,
 };
 
@@ -40,8 +40,8 @@ pub struct Table<T> {
     /// The header fields and the query parameters on which routes have conditions.
     conditional_headers: Vec<HeaderName>,
     conditional_parameters: Vec<String>,
-    /// Some literal has a letter in upper case.
-    has_upper_case: bool,
+    /// The literals that have a letter in upper case, in lower case.
+    upper_case: BTreeSet<String>,
 }
 
 /// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
@@ -96,9 +96,13 @@ impl<T> Table<T> {
         let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
         conditional_parameters.sort();
         conditional_parameters.dedup();
-        let has_upper = |step| matches!(step, SegmentShape::Literal(text) if has_upper_case(text));
-        let has_upper_case = routes.iter().any(|(matcher, _)| matcher.path.steps().any(has_upper));
-        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any, has_upper_case }
+        let upper_case = |step| match step {
+            SegmentShape::Literal(text) if has_upper_case(text) => Some(text.to_ascii_lowercase()),
+            _ => None,
+        };
+        let upper_case =
+            routes.iter().flat_map(|(matcher, _)| matcher.path.steps().filter_map(upper_case)).collect();
+        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any, upper_case }
     }
 
     /// Returns the most specific route whose conditions the request meets.
@@ -122,7 +126,8 @@ impl<T> Table<T> {
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
     pub fn may_differ_in_case(&self, path: &str) -> bool {
-        self.has_upper_case || has_upper_case(path)
+        has_upper_case(path)
+            || !self.upper_case.is_empty() && path.split('/').any(|segment| self.upper_case.contains(segment))
     }
 
     /// Returns the names of the header fields on which routes have conditions.
