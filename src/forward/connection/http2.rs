@@ -1,7 +1,6 @@
 //! HTTP/2 connections to servers. Many requests share a connection, which has a task of its own.
 
 use std::{
-    borrow::Cow,
     future::poll_fn,
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -391,23 +390,16 @@ pub(crate) fn encoded_target(target: &PathAndQuery) -> Result<Option<String>, To
 }
 
 fn encoded_with(text: &str, characters: &'static AsciiSet) -> Option<String> {
-    let begins_none = |at: usize| {
-        let digits = text.as_bytes().get(at + 1..at + 3);
-        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    let is_escape = |behind: &str| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    let mut stray = text.match_indices('%').map(|(at, _)| at).filter(|at| begins_none(*at)).peekable();
-    if stray.peek().is_none() {
-        return match utf8_percent_encode(text, characters).into() {
-            Cow::Owned(encoded) => Some(encoded),
-            Cow::Borrowed(_) => None,
-        };
+    let mut parts = text.split('%');
+    let mut encoded = String::with_capacity(text.len() + 8);
+    encoded.extend(utf8_percent_encode(parts.next().unwrap_or_default(), characters));
+    for part in parts {
+        encoded.push_str(if is_escape(part) { "%" } else { "%25" });
+        encoded.extend(utf8_percent_encode(part, characters));
     }
-    let (mut encoded, mut rest) = (String::with_capacity(text.len() + 8), 0);
-    for at in stray {
-        encoded.extend(utf8_percent_encode(&text[rest..at], characters));
-        encoded.push_str("%25");
-        rest = at + 1;
-    }
-    encoded.extend(utf8_percent_encode(&text[rest..], characters));
-    Some(encoded)
+    (encoded.len() > text.len()).then_some(encoded)
 }
