@@ -37,7 +37,7 @@ use crate::{
         key::{self, jwt::Claims},
     },
 };
-use tollgate_routing::{Matcher, View, path};
+use tollgate_routing::{Matcher, path};
 
 impl Explanation {
     /// Explains a request from the configuration alone.
@@ -159,16 +159,14 @@ impl Explanation {
         self.host = target.host.to_string();
         let view = target.view(parts, claims);
         let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
-        let reading = |view: View<'_>| {
-            let found = planner.routes.find(&view);
-            Reading { path: view.path.to_owned(), route: found.map(|found| found.route.name.clone()) }
-        };
-        let different: BTreeSet<_> = target.readings.iter().flatten().collect();
-        self.readings = different.into_iter().map(|path| reading(View { path, ..view })).collect();
-        let in_any_case = reading(View { ignores_case: true, ..view });
-        if in_any_case.route.as_ref() != taken.map(|taken| &taken.name) {
-            self.readings.push(in_any_case);
-        }
+        let views = target.other_views(parts, claims, &planner.routes).unwrap_or_default();
+        let different =
+            views.iter().map(|view| (view.path, planner.routes.find(view).map(|found| &found.route.name)));
+        let own = (&*target.matched, taken.map(|taken| &taken.name));
+        let different: BTreeSet<_> = different.filter(|reading| *reading != own).collect();
+        let reading =
+            |(path, route): (&str, Option<&String>)| Reading { path: path.to_owned(), route: route.cloned() };
+        self.readings = different.into_iter().map(reading).collect();
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
         self.others = others

@@ -40,7 +40,7 @@ use crate::{
 
 use self::{balance::Member, body::Body, pool::UpstreamServer, servers::Servers};
 
-pub(crate) use self::connection::{MOST_ENCODED, encoded_target};
+pub(crate) use self::connection::can_be_encoded;
 pub use self::failure::Failure;
 
 /// The target of a route's requests.

@@ -19,11 +19,7 @@ use crate::config::ServerUrl;
 use tollgate_http1::{Ahead, Stream as Io};
 
 use self::http2::Http2;
-pub(crate) use self::{
-    http1::Http1,
-    http2::{MOST_ENCODED, encoded_target},
-    received::ReceivedBody,
-};
+pub(crate) use self::{http1::Http1, http2::can_be_encoded, received::ReceivedBody};
 
 use super::{
     Failure,

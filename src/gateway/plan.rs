@@ -222,7 +222,7 @@ impl Planner {
         target: &'t Target<'_>,
         claims: &'t Claims<'_>,
     ) -> Result<Vec<Found<'g, 't, Route>>, Rejection> {
-        let views = match target.views(parts, claims, &self.routes) {
+        let views = match target.other_views(parts, claims, &self.routes) {
             Ok(views) => views,
             Err(TooManyReadings) if self.is_protecting => return Err(Rejection::PathAmbiguous),
             Err(TooManyReadings) => Vec::new(),
@@ -256,7 +256,7 @@ impl Planner {
     ) -> Result<(), Rejection> {
         let readings = path::readings(path, &path::matched(path));
         let readings = readings.map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
-        for reading in readings.iter().filter(|reading| !rewrite.yields(reading)) {
+        for reading in readings.iter().filter(|reading| !rewrite.yields(reading, false)) {
             let escapes = |(matcher, other): &(Matcher, Route)| {
                 other.may_yield(matcher, reading, split) && !is_covered(other)
             };

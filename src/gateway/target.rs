@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     config::{EscapedSlashes, KeyPart},
     forward::{
-        MOST_ENCODED, encoded_target,
+        can_be_encoded,
         headers::{has_ff, has_invalid_metadata},
     },
     reject::Rejection,
@@ -69,9 +69,7 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
-        // An escape takes three bytes.
-        let long = parts.uri.path_and_query().filter(|sent| sent.as_str().len() > MOST_ENCODED / 3);
-        if long.is_some_and(|sent| encoded_target(sent).is_err()) {
+        if parts.uri.path_and_query().is_some_and(|sent| !can_be_encoded(sent)) {
             return Err(Rejection::TargetTooLong);
         }
         let as_sent = parts.uri.path();
@@ -118,12 +116,12 @@ impl<'r> Target<'r> {
         View { method, host, path, query, headers, claims, occurrence: Occurrence::Any, ignores_case: false }
     }
 
-    /// Returns what servers may look at that read the path, the case of its letters, the host, the query, or repeated fields and
-    /// parameters differently, in all combinations, except that repeated fields and parameters count alike. Empty if all servers read the request alike.
+    /// Returns what else servers may look at: all combinations of how they read the path, the case of its letters, the host, the query, and
+    /// repeated fields and parameters, of which they take the same occurrence. Empty if all servers read the request alike.
     ///
     /// # Errors
     /// There are too many, or the query is too long to compare it with each.
-    pub(crate) fn views<'a, T>(
+    pub(crate) fn other_views<'a, T>(
         &'a self,
         parts: &'a Parts,
         claims: &'a dyn VerifiedClaims,
@@ -141,26 +139,28 @@ impl<'r> Target<'r> {
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
-        for path in iter::once(&*self.matched).chain(readings.iter().map(String::as_str)) {
+        let in_both_cases = |path| {
+            let in_any = routes.may_differ_in_case(path).then_some((path, true));
+            iter::once((path, false)).chain(in_any)
+        };
+        let paths = iter::once(&*self.matched).chain(readings.iter().map(String::as_str));
+        for (path, ignores_case) in paths.flat_map(in_both_cases) {
             for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
                 for (query, occurrences) in &queries {
-                    let view = View { path, host, query, ..self.view(parts, claims) };
-                    let views_of = |ignores_case| {
-                        occurrences.iter().map(move |occurrence| View {
-                            occurrence: *occurrence,
-                            ignores_case,
-                            ..view
-                        })
-                    };
-                    views.extend(views_of(false));
-                    if routes.may_differ_in_case(path) {
-                        views.extend(views_of(true));
-                    }
+                    let view = View { path, ignores_case, host, query, ..self.view(parts, claims) };
+                    views.extend(
+                        occurrences.iter().map(|occurrence| View { occurrence: *occurrence, ..view }),
+                    );
                 }
             }
         }
         let compared = views.iter().map(|view| view.query.len()).sum::<usize>();
-        if views.len() > MOST_VIEWS || compared > MOST_COMPARED { Err(TooManyReadings) } else { Ok(views) }
+        if views.len() > MOST_VIEWS || compared > MOST_COMPARED {
+            return Err(TooManyReadings);
+        }
+        // The first is the request's own.
+        views.remove(0);
+        Ok(views)
     }
 
     /// Returns how many bytes of the request these parts of a key are read from, apart from the path and the host.
@@ -187,12 +187,13 @@ impl<'r> Target<'r> {
     /// Returns the target for the upstream with a rewritten path.
     ///
     /// # Errors
-    /// The path is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
+    /// The target is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
         if path::has_hidden_dots(path) || path::begins_with_host(path) {
             return Err(Rejection::TargetInvalid);
         }
-        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
+        let rewritten = self.with_query(path, as_sent).map_err(|_| Rejection::TargetInvalid)?;
+        if can_be_encoded(&rewritten) { Ok(rewritten.into()) } else { Err(Rejection::TargetTooLong) }
     }
 
     fn with_query(&self, path: &str, as_sent: &Uri) -> Result<PathAndQuery, InvalidUri> {
@@ -350,6 +351,8 @@ mod tests {
         {
             assert_eq!(target.rewritten_uri(path, &parts.uri).is_ok(), is_valid, "{path}");
         }
+        let long = format!("/{}", "é".repeat(1_200));
+        assert!(matches!(target.rewritten_uri(&long, &parts.uri), Err(Rejection::TargetTooLong)));
     }
 
     #[test]

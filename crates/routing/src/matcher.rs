@@ -177,7 +177,7 @@ pub struct View<'r> {
     pub claims: &'r dyn VerifiedClaims,
     /// The occurrence that counts of a repeated header field or query parameter.
     pub occurrence: Occurrence,
-    /// Literals of routes are compared with the path without regard to the case of letters in ASCII, as many servers do it.
+    /// Literals of routes are compared with the path without regard to the case of letters, as many servers do it.
     pub ignores_case: bool,
 }
 

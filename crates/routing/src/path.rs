@@ -257,11 +257,20 @@ fn in_latin(canonical: &str) -> String {
 /// NUL. Servers drop it, or decode what isn't a digit (Jetty, uWSGI), or stop at the NUL, so that such a path has spellings without number.
 /// All other functions expect a path without one.
 pub fn has_invalid_escape(path: &str) -> bool {
-    let is_invalid = |behind: &str| match behind.as_bytes() {
-        [high, low, ..] => !high.is_ascii_hexdigit() || !low.is_ascii_hexdigit() || behind.starts_with("00"),
-        _ => true,
-    };
-    has_escapes(path) && path.split('%').skip(1).any(is_invalid)
+    path.split('%').skip(1).any(|behind| !is_escape(behind.as_bytes()) || behind.starts_with("00"))
+}
+
+/// Returns true if what stands behind a `%` makes it an escape: two hexadecimal digits (RFC 3986, section 2.1).
+pub fn is_escape(behind: &[u8]) -> bool {
+    matches!(behind, [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
+}
+
+/// Returns a text in lower case, as servers compare it that ignore the case of letters. Caddy takes U+0130 for an `i`, as Go has it.
+pub(crate) fn folded(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        return text.into();
+    }
+    text.chars().map(|c| c.to_lowercase().next().unwrap_or(c)).collect::<String>().into()
 }
 
 /// Returns true if a path contains a `%`.

@@ -65,13 +65,18 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
-    /// Returns true if a path in the form of [`path::matched`] has this pattern. An empty segment is a parameter.
-    pub fn matches(&self, path: &str) -> bool {
+    /// Returns true if a path in the form of [`path::matched`] has this pattern, also with other letters' case if that is ignored. An empty
+    /// segment is a parameter.
+    pub fn matches(&self, path: &str, ignores_case: bool) -> bool {
+        let is_alike = |literal: &str, segment: &str| match ignores_case {
+            true => path::folded(literal) == path::folded(segment),
+            false => literal == segment,
+        };
         let rest = path.strip_prefix('/').filter(|rest| !rest.is_empty());
         let mut segments = rest.into_iter().flat_map(|rest| rest.split('/'));
         for step in self.steps() {
             match step {
-                SegmentShape::Literal(text) if segments.next() == Some(text) => {}
+                SegmentShape::Literal(text) if segments.next().is_some_and(|next| is_alike(text, next)) => {}
                 SegmentShape::Param if segments.next().is_some() => {}
                 SegmentShape::Rest => return true,
                 _ => return false,
@@ -296,7 +301,7 @@ mod tests {
             ("/a/{*rest}", "/a/7/b", true),
             ("/a/{*rest}", "/b", false),
         ] {
-            assert_eq!(pattern(text).matches(path), expected, "{text} of {path}");
+            assert_eq!(pattern(text).matches(path, false), expected, "{text} of {path}");
         }
     }
 

@@ -18,6 +18,7 @@
 //! the depth is bounded by [`Pattern::MAX_SEGMENTS`].
 
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     iter,
@@ -26,22 +27,34 @@ use std::{
 use http::{HeaderMap, header::HeaderName};
 use smallvec::SmallVec;
 
-use crate::{HostPattern, Matcher, Pattern, View, matcher::has_repeated, pattern::SegmentShape};
+use crate::{
+    HostPattern, Matcher, Pattern, View, matcher::has_repeated, path::folded, pattern::SegmentShape,
+};
 
 /// All routes, arranged for a fast search. `T` is what a route does.
 #[derive(Debug)]
 pub struct Table<T> {
     /// The routes in the order in which they were given.
     routes: Vec<(Matcher, T)>,
+    tries: Tries,
+    /// The tries of literals in lower case.
+    folded_tries: Tries,
+    /// The header fields and the query parameters on which routes have conditions.
+    conditional_headers: Vec<HeaderName>,
+    conditional_parameters: Vec<String>,
+    /// All literals, in lower case.
+    literals: BTreeSet<Vec<u8>>,
+    /// Those that routes have in another case.
+    capitals: BTreeSet<Vec<u8>>,
+}
+
+/// The tries of all hosts.
+#[derive(Debug, Default)]
+struct Tries {
     exact: HashMap<String, TrieNode>,
     /// Routes with a wildcard host, by the name after `*.`.
     suffix: HashMap<String, TrieNode>,
     any: TrieNode,
-    /// The header fields and the query parameters on which routes have conditions.
-    conditional_headers: Vec<HeaderName>,
-    conditional_parameters: Vec<String>,
-    /// The literals that have a letter in upper case, in lower case.
-    upper_case: BTreeSet<String>,
 }
 
 /// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
@@ -49,8 +62,6 @@ pub struct Table<T> {
 struct TrieNode {
     /// Ordered, so that a long segment costs no more to look up than the literals are long.
     literals: BTreeMap<String, TrieNode>,
-    /// The literals by their letters in lower case.
-    any_case: BTreeMap<String, Vec<String>>,
     param: Option<Box<TrieNode>>,
     /// Routes whose pattern ends here.
     ends: Vec<usize>,
@@ -78,15 +89,11 @@ impl<T> Table<T> {
         // Routes of one host and path shape are tried in this order.
         let mut order = Vec::from_iter(0..routes.len());
         order.sort_by_key(|index| Reverse(routes[*index].0.conditions()));
-        let (mut exact, mut suffix, mut any) = (HashMap::new(), HashMap::new(), TrieNode::default());
+        let (mut tries, mut folded_tries) = (Tries::default(), Tries::default());
         for index in order {
             let matcher = &routes[index].0;
-            let root = match &matcher.host {
-                Some(HostPattern::Exact(name)) => exact.entry(name.clone()).or_default(),
-                Some(HostPattern::Suffix(name)) => suffix.entry(name.clone()).or_default(),
-                None => &mut any,
-            };
-            root.insert(&matcher.path, index);
+            tries.insert(matcher, index, |literal| literal.into());
+            folded_tries.insert(matcher, index, folded);
         }
         let headers = routes.iter().flat_map(|(matcher, _)| matcher.headers.iter().map(|(name, _)| name));
         let mut conditional_headers: Vec<_> = headers.cloned().collect();
@@ -96,20 +103,25 @@ impl<T> Table<T> {
         let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
         conditional_parameters.sort();
         conditional_parameters.dedup();
-        let upper_case = |step| match step {
-            SegmentShape::Literal(text) if has_upper_case(text) => Some(text.to_ascii_lowercase()),
-            _ => None,
-        };
-        let upper_case =
-            routes.iter().flat_map(|(matcher, _)| matcher.path.steps().filter_map(upper_case)).collect();
-        Self { conditional_headers, conditional_parameters, routes, exact, suffix, any, upper_case }
+        let steps = routes.iter().flat_map(|(matcher, _)| matcher.path.steps());
+        let (mut literals, mut capitals) = (BTreeSet::new(), BTreeSet::new());
+        for step in steps {
+            let SegmentShape::Literal(literal) = step else { continue };
+            let folded = folded(literal).into_owned().into_bytes();
+            if folded != literal.as_bytes() {
+                capitals.insert(folded.clone());
+            }
+            literals.insert(folded);
+        }
+        Self { conditional_headers, conditional_parameters, routes, tries, folded_tries, literals, capitals }
     }
 
     /// Returns the most specific route whose conditions the request meets.
     pub fn find<'t, 'r>(&'t self, view: &View<'r>) -> Option<Found<'t, 'r, T>> {
         let mut search = Search { routes: &self.routes, view, params: Params::new() };
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
-        let (matcher, route) = self.roots(view.host).find_map(|root| search.descend(root, path))?;
+        let tries = if view.ignores_case { &self.folded_tries } else { &self.tries };
+        let (matcher, route) = tries.roots(view.host).find_map(|root| search.descend(root, path))?;
         Some(Found { route, pattern: &matcher.path, host: view.host, params: search.params })
     }
 
@@ -126,8 +138,12 @@ impl<T> Table<T> {
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
     pub fn may_differ_in_case(&self, path: &str) -> bool {
-        has_upper_case(path)
-            || !self.upper_case.is_empty() && path.split('/').any(|segment| self.upper_case.contains(segment))
+        match folded(path) {
+            Cow::Borrowed(path) => segments(path).any(|segment| self.capitals.contains(segment)),
+            Cow::Owned(folded) => segments(&folded).zip(segments(path)).any(|(folded, segment)| {
+                self.capitals.contains(folded) || folded != segment && self.literals.contains(folded)
+            }),
+        }
     }
 
     /// Returns the names of the header fields on which routes have conditions.
@@ -139,8 +155,23 @@ impl<T> Table<T> {
     pub fn routes(&self) -> impl Iterator<Item = &(Matcher, T)> {
         self.routes.iter()
     }
+}
 
-    /// Returns the tries to search for a host, the most specific first.
+fn segments(path: &str) -> impl Iterator<Item = &[u8]> {
+    path.as_bytes().split(|byte| *byte == b'/')
+}
+
+impl Tries {
+    fn insert(&mut self, matcher: &Matcher, route: usize, spelling: fn(&str) -> Cow<'_, str>) {
+        let root = match &matcher.host {
+            Some(HostPattern::Exact(name)) => self.exact.entry(name.clone()).or_default(),
+            Some(HostPattern::Suffix(name)) => self.suffix.entry(name.clone()).or_default(),
+            None => &mut self.any,
+        };
+        root.insert(&matcher.path, route, spelling);
+    }
+
+    /// Returns those to search for a host, the most specific first.
     fn roots(&self, host: &str) -> impl Iterator<Item = &TrieNode> {
         let dots = if self.suffix.is_empty() { 0..0 } else { 1..host.len() };
         let suffixes = dots
@@ -152,28 +183,17 @@ impl<T> Table<T> {
     }
 }
 
-fn has_upper_case(text: &str) -> bool {
-    text.bytes().any(|byte| byte.is_ascii_uppercase())
-}
-
 impl TrieNode {
-    fn insert(&mut self, pattern: &Pattern, route: usize) {
+    fn insert(&mut self, pattern: &Pattern, route: usize, spelling: fn(&str) -> Cow<'_, str>) {
         let mut node = self;
         for step in pattern.steps() {
             node = match step {
-                SegmentShape::Literal(text) => node.literal(text),
+                SegmentShape::Literal(text) => node.literals.entry(spelling(text).into_owned()).or_default(),
                 SegmentShape::Param => node.param.get_or_insert_default(),
                 SegmentShape::Rest => return node.rests.push(route),
             };
         }
         node.ends.push(route);
-    }
-
-    fn literal(&mut self, text: &str) -> &mut TrieNode {
-        if !self.literals.contains_key(text) {
-            self.any_case.entry(text.to_ascii_lowercase()).or_default().push(text.to_owned());
-        }
-        self.literals.entry(text.to_owned()).or_default()
     }
 }
 
@@ -224,12 +244,11 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
-        let route = match self.view.ignores_case {
-            true => self.in_any_case(node, segment, path),
-            false => node.literals.get(segment).and_then(|child| self.descend(child, path)),
-        };
-        if route.is_some() {
-            return route;
+        let literal = if self.view.ignores_case { folded(segment) } else { segment.into() };
+        if let Some(child) = node.literals.get(&*literal)
+            && let Some(route) = self.descend(child, path)
+        {
+            return Some(route);
         }
         let child = node.param.as_deref()?;
         self.params.push(segment);
@@ -240,14 +259,14 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         route
     }
 
-    /// Finds the best route behind the literals with the same letters.
-    fn in_any_case(&mut self, node: &TrieNode, segment: &str, path: &'r str) -> Option<&'t (Matcher, T)> {
-        let names = node.any_case.get(&segment.to_ascii_lowercase())?;
-        names.iter().find_map(|name| self.descend(node.literals.get(name)?, path))
-    }
-
+    /// Returns the first route whose conditions hold. Where the case of letters is ignored, one whose literals are spelt as in the path
+    /// goes first.
     fn first(&self, routes: &[usize]) -> Option<&'t (Matcher, T)> {
-        let mut routes = routes.iter().map(|index| &self.routes[*index]);
-        routes.find(|(matcher, _)| matcher.holds(self.view))
+        let holding = || {
+            routes.iter().map(|index| &self.routes[*index]).filter(|(matcher, _)| matcher.holds(self.view))
+        };
+        let is_as_sent = |(matcher, _): &&(Matcher, T)| matcher.path.matches(self.view.path, false);
+        let as_sent = self.view.ignores_case.then(|| holding().find(is_as_sent)).flatten();
+        as_sent.or_else(|| holding().next())
     }
 }

@@ -13,7 +13,7 @@ use super::{path, pattern::Pattern};
 
 /// Characters that a URL can't have (RFC 3986, appendix A), though the path of a request can. Browsers read `/\host`
 /// as `//host`.
-const NOT_IN_URLS: &AsciiSet = &CONTROLS
+pub const NOT_IN_URLS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'<')
@@ -40,9 +40,10 @@ impl Template {
         self.text.split('/').filter(|segment| segment.starts_with('{'))
     }
 
-    /// Returns true if plain parameters could yield this path, or one with this reading. It is in the form of [`path::matched`].
-    pub fn yields(&self, path: &str) -> bool {
-        self.shapes.iter().any(|shape| shape.matches(path))
+    /// Returns true if plain parameters could yield this path, or one with this reading, or one with other letters' case if that is
+    /// ignored. The path is in the form of [`path::matched`].
+    pub fn yields(&self, path: &str, ignores_case: bool) -> bool {
+        self.shapes.iter().any(|shape| shape.matches(path, ignores_case))
     }
 
     /// Fills in the parameters of a forwarded path that matches the pattern. A parameter that the pattern doesn't
@@ -102,10 +103,8 @@ impl FromStr for Template {
 
 /// Returns true if a text can be part of a URL's path or query as it is.
 fn is_of_url(text: &str) -> bool {
-    let is_escape =
-        |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte);
-    text.bytes().all(is_known) && text.split('%').skip(1).all(is_escape)
+    text.bytes().all(is_known) && text.split('%').skip(1).all(|behind| path::is_escape(behind.as_bytes()))
 }
 
 /// The target of a redirect: `https://other.example/v2/{*rest}`, `/v2/orders/{id}`.

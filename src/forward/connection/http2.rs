@@ -1,7 +1,9 @@
 //! HTTP/2 connections to servers. Many requests share a connection, which has a task of its own.
 
 use std::{
+    borrow::Cow,
     future::poll_fn,
+    iter,
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker, ready},
@@ -16,8 +18,8 @@ use http_body::Body as HttpBody;
 use hyper::{
     HeaderMap, Method, Request, Response, Uri, Version,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, Entry, HOST, HeaderName, IF_MATCH, IF_MODIFIED_SINCE,
-        IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, TRANSFER_ENCODING, UPGRADE,
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HOST, HeaderName, IF_MATCH,
+        IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, TRANSFER_ENCODING, UPGRADE,
     },
     http::uri::{Authority, PathAndQuery, Scheme},
 };
@@ -25,6 +27,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
+use tollgate_routing::{path::is_escape, template::NOT_IN_URLS};
 
 use crate::config::ServerUrl;
 use crate::forward::{
@@ -324,18 +327,26 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
 /// Removes empty fields from a request with several lines of one that nginx takes only once. nginx refuses its head, reads on, and ends
 /// the connection for an empty field.
 fn remove_empty_beside_repeated(headers: &mut HeaderMap) {
-    const ONCE: [HeaderName; 6] =
-        [AUTHORIZATION, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE];
+    const ONCE: [HeaderName; 7] = [
+        AUTHORIZATION,
+        CONTENT_RANGE,
+        IF_MATCH,
+        IF_MODIFIED_SINCE,
+        IF_NONE_MATCH,
+        IF_RANGE,
+        IF_UNMODIFIED_SINCE,
+    ];
     let empty = || headers.iter().filter(|(_, value)| value.is_empty());
     if empty().next().is_none() || !ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
         return;
     }
-    for name in empty().map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-        let Entry::Occupied(field) = headers.entry(name) else { continue };
-        let (name, lines) = field.remove_entry_mult();
-        let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
-        for line in lines {
-            headers.append(name.clone(), line);
+    let mut last = None;
+    for (name, value) in std::mem::take(headers) {
+        last = name.or(last);
+        if let Some(name) = &last
+            && !value.is_empty()
+        {
+            headers.append(name.clone(), value);
         }
     }
 }
@@ -349,28 +360,22 @@ fn without_invalid_port(authority: Authority) -> Option<Authority> {
     }
 }
 
-/// Characters that no URI has (RFC 3986, section 2), but that browsers and others send.
-const NOT_IN_URIS: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'<')
-    .add(b'>')
-    .add(b'[')
-    .add(b'\\')
-    .add(b']')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}');
+/// Characters that no target has, but that browsers and others send.
+const NOT_IN_TARGETS: &AsciiSet = &NOT_IN_URLS.add(b'[').add(b']');
 /// The most bytes of a target with escapes, unless it has grown by few. nginx ends a connection for a field that doesn't fit into 8 KiB.
-pub(crate) const MOST_ENCODED: usize = 7 << 10;
+const MOST_ENCODED: usize = 7 << 10;
 /// The most bytes by which a longer one may have grown.
 const MOST_ESCAPES: usize = 1 << 10;
 
 /// A target with more escapes than HTTP/2 servers may get.
 #[derive(Debug)]
-pub(crate) struct TooManyEscapes;
+struct TooManyEscapes;
+
+/// Returns true if a target can be sent to HTTP/2 servers, which may need escapes in it.
+pub(crate) fn can_be_encoded(target: &PathAndQuery) -> bool {
+    // An escape takes three bytes.
+    target.as_str().len() <= MOST_ENCODED / 3 || encoded_target(target).is_ok()
+}
 
 /// Returns a target with escapes for what no URI has: some characters of ASCII, all others, and each `%` that begins no escape. `None`
 /// if it has none of these. Servers end an HTTP/2 connection for them: Hypercorn for a letter, Undertow and older versions of Jetty for
@@ -378,28 +383,25 @@ pub(crate) struct TooManyEscapes;
 ///
 /// # Errors
 /// It would be too long with the others.
-pub(crate) fn encoded_target(target: &PathAndQuery) -> Result<Option<String>, TooManyEscapes> {
+fn encoded_target(target: &PathAndQuery) -> Result<Option<String>, TooManyEscapes> {
     let text = target.as_str();
     let is_fine =
         |encoded: &String| encoded.len() <= MOST_ENCODED || encoded.len() - text.len() <= MOST_ESCAPES;
-    let mut encoded = encoded_with(text, NOT_IN_URIS);
-    if encoded.as_ref().is_some_and(|encoded| !is_fine(encoded)) {
-        encoded = encoded_with(text, CONTROLS);
-    }
-    if encoded.as_ref().is_none_or(is_fine) { Ok(encoded) } else { Err(TooManyEscapes) }
+    let mut encoded = [NOT_IN_TARGETS, CONTROLS].into_iter().map(|characters| encoded_with(text, characters));
+    encoded.find(|encoded| encoded.as_ref().is_none_or(is_fine)).ok_or(TooManyEscapes)
 }
 
 fn encoded_with(text: &str, characters: &'static AsciiSet) -> Option<String> {
-    let is_escape = |behind: &str| {
-        let digits = behind.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
     let mut parts = text.split('%');
-    let mut encoded = String::with_capacity(text.len() + 8);
-    encoded.extend(utf8_percent_encode(parts.next().unwrap_or_default(), characters));
-    for part in parts {
-        encoded.push_str(if is_escape(part) { "%" } else { "%25" });
-        encoded.extend(utf8_percent_encode(part, characters));
+    let first = ("", parts.next().unwrap_or_default());
+    let behind = parts.map(|part| (if is_escape(part.as_bytes()) { "%" } else { "%25" }, part));
+    let encoded = iter::once(first)
+        .chain(behind)
+        .map(|(percent, part)| (percent, Cow::from(utf8_percent_encode(part, characters))));
+    let is_as_sent =
+        |(percent, part): (&str, Cow<'_, str>)| percent != "%25" && matches!(part, Cow::Borrowed(_));
+    if encoded.clone().all(is_as_sent) {
+        return None;
     }
-    (encoded.len() > text.len()).then_some(encoded)
+    Some(encoded.flat_map(|(percent, part)| [percent.into(), part]).collect())
 }

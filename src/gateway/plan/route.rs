@@ -84,13 +84,14 @@ impl Route {
         self.requires.is_some() || self.rules.iter().any(|rule| !rule.limit().shadows())
     }
 
-    /// Returns true if it may send a request to one of these upstreams with this path, which is in the form of [`path::matched`].
+    /// Returns true if it may send a request to one of these upstreams with this path, in any case of letters. The path is in the form of
+    /// [`path::matched`].
     pub(super) fn may_yield(&self, matcher: &Matcher, path: &str, split: &Split) -> bool {
         matches!(&self.answer, Responder::Upstream(own) if own.overlaps(split))
             && self
                 .rewrite
                 .as_ref()
-                .map_or_else(|| matcher.path.matches(path), |rewrite| rewrite.yields(path))
+                .map_or_else(|| matcher.path.matches(path, true), |rewrite| rewrite.yields(path, true))
     }
 
     /// Returns true if a request that these rules count, and that has the token that is required, is counted by all rules of this

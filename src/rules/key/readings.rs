@@ -9,6 +9,7 @@ mod names;
 use std::borrow::Cow;
 
 use smallvec::{SmallVec, smallvec};
+use tollgate_routing::path::is_escape;
 
 pub(super) use self::names::{is_shorter, letters_match, names_match};
 
@@ -134,7 +135,6 @@ pub(super) fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Returns true if a text has a `%` that two hexadecimal digits don't follow.
 pub(super) fn has_invalid_escape(text: &[u8]) -> bool {
-    let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
     text.contains(&b'%') && !text.split(|byte| *byte == b'%').skip(1).all(is_escape)
 }
 
