@@ -6,10 +6,10 @@
 
 mod basic;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter};
 
 use tollgate_limiter::key::credentials::{
-    BASIC, BEARER, NAMELESS, is_usual, is_visible_without, joined, known, scheme, usual,
+    BASIC, BEARER, NAMELESS, is_of_word, is_usual, is_visible_without, joined, known, scheme, usual,
 };
 
 pub(super) use self::basic::encoded;
@@ -41,7 +41,9 @@ pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
     } else {
         add_credentials(&mut readings, sent)?;
     }
-    if let Cow::Owned(decoded) = percent_decoded(sent) {
+    if let Cow::Owned(decoded) = percent_decoded(sent)
+        && decoded != sent
+    {
         let (was_word, behind) = (is_word(words(sent).1), words(&decoded).1);
         if was_word && is_word(behind) {
             add_credentials(&mut readings, &decoded)?;
@@ -54,7 +56,7 @@ pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
     Ok(readings)
 }
 
-/// Returns true for credentials without any: nothing, a scheme alone, or Basic with neither a name nor a password.
+/// Returns true for credentials without any: nothing, `Bearer` or `Basic` alone, or Basic with neither a name nor a password.
 fn is_nobodys(sent: &[u8]) -> bool {
     match words(sent) {
         (None, word) => word.is_empty() || matches!(known(word), Some(BASIC | BEARER)),
@@ -78,28 +80,33 @@ fn add_credentials(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooMa
         Some(_) => return Err(TooManyReadings),
         None => readings.add(rest.to_vec())?,
     }
-    if !is_word(rest) {
-        return match scheme {
-            Some(scheme) => add_parameters(readings, known.unwrap_or(scheme), rest),
-            None => Err(TooManyReadings),
-        };
-    }
-    if known == Some(BASIC) {
-        add_basic(readings, rest)?;
-        if is_name_and_password(rest) {
-            return Ok(());
+    if is_word(rest) {
+        if known == Some(BASIC) {
+            add_basic(readings, rest)?;
+            if is_name_and_password(rest) {
+                return Ok(());
+            }
         }
-    }
-    for token in
-        [Some(rest), rest.strip_prefix(TOKEN).filter(|token| !token.is_empty())].into_iter().flatten()
-    {
-        readings.add(joined(BEARER, token))?;
-    }
-    if scheme.is_some_and(|scheme| places(scheme, BASIC).next().is_some()) {
-        add_only_with_password(readings, rest)?;
+        for token in iter::once(rest).chain(rest.strip_prefix(TOKEN).filter(|token| !token.is_empty())) {
+            add_token(readings, token)?;
+        }
+        if scheme.is_some_and(|scheme| places(scheme, BASIC).next().is_some()) {
+            add_only_with_password(readings, rest)?;
+        }
+    } else {
+        let scheme = scheme.ok_or(TooManyReadings)?;
+        add_parameters(readings, known.unwrap_or(scheme), rest)?;
     }
     add_behind_basic(readings, sent.trim_ascii())?;
     add_behind_bearer(readings, sent.trim_ascii())
+}
+
+/// Adds a bearer's token: whole, and a JWT up to its last letter or digit, at which tymon/jwt-auth ends it.
+fn add_token(readings: &mut Readings<'_>, token: &[u8]) -> Result<(), TooManyReadings> {
+    readings.add(joined(BEARER, token))?;
+    let end = token.iter().rposition(|byte| is_of_word(*byte)).map_or(0, |last| last + 1);
+    let is_jwt = token[..end].iter().filter(|byte| **byte == b'.').count() >= 2;
+    if is_jwt { readings.add(joined(BEARER, &token[..end])) } else { Ok(()) }
 }
 
 /// Returns true for a text that servers don't cut.
@@ -118,17 +125,17 @@ fn add_parameters(readings: &mut Readings<'_>, scheme: &[u8], list: &[u8]) -> Re
     // Rails takes the first parameter for the token, whatever its name.
     let is_rails = scheme == BEARER || scheme.eq_ignore_ascii_case(b"Token");
     let has_token = token.map_or(!is_rails, |token| is_word(token) && !token.contains(&b'\\'));
-    if scheme == BASIC || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
+    // Some servers find a scheme within another one's name, and take what is behind it up to a character of the list.
+    let is_plain = scheme.iter().all(|byte| is_of_word(*byte) || matches!(byte, b'-' | b'.'))
+        && (known(scheme).is_some()
+            || [BASIC, BEARER].iter().all(|name| places(scheme, name).next().is_none()));
+    if scheme == BASIC || !is_plain || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
         return Err(TooManyReadings);
     }
     if known(scheme).is_none() {
         readings.add(joined(BEARER, list))?;
     }
-    if let Some(token) = token {
-        readings.add(joined(BEARER, token))?;
-    }
-    add_behind_basic(readings, list)?;
-    add_behind_bearer(readings, list)
+    token.map_or(Ok(()), |token| add_token(readings, token))
 }
 
 /// Returns the parameters of a list (RFC 9110, section 11.2), and `None` in place of what is none.
@@ -194,7 +201,8 @@ fn add_behind_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooM
 /// the beginning, without the byte behind it (Yii).
 ///
 /// # Errors
-/// A word ends with it, so that `replace("Bearer ", "")` joins what is around it.
+/// A word ends with it, so that `replace("Bearer ", "")` joins what is around it; or a token in a list of parameters follows it, of which
+/// servers read more or less of the list.
 fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
     for at in places(sent, BEARER) {
         let behind = &sent[at + BEARER.len()..];
@@ -204,11 +212,14 @@ fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         if behind.first().is_some_and(u8::is_ascii_alphanumeric) {
             let token = behind.split(u8::is_ascii_whitespace).next().unwrap_or_default();
             if at == 0 || token.len() >= SHORTEST_WITHIN_WORD {
-                readings.add(joined(BEARER, token))?;
+                if token.iter().any(|byte| matches!(byte, b',' | b'"')) {
+                    return Err(TooManyReadings);
+                }
+                add_token(readings, token)?;
             }
         }
         if at == 0 && behind.len() > 1 && !behind[0].is_ascii_whitespace() {
-            readings.add(joined(BEARER, behind[1..].trim_ascii()))?;
+            add_token(readings, behind[1..].trim_ascii())?;
         }
     }
     Ok(())
@@ -355,6 +366,11 @@ mod tests {
                     "Bearer SignedHeaders=host;date&Signature=a+b=",
                 ],
             ),
+            // A JWT that tymon/jwt-auth ends at its last letter or digit
+            ("Bearer a.b.c~!", &["Bearer a.b.c~!", "Bearer a.b.c"]),
+            ("bearer a.b.c-", &["Bearer a.b.c-", "Bearer a.b.c"]),
+            ("Bearer a.b==", &["Bearer a.b=="]),
+            ("Bearer a.b.", &["Bearer a.b."]),
             ("Bearer token=k1", &["Bearer token=k1", "Bearer k1"]),
             ("Bearer token=\"k1\"", &["Bearer token=\"k1\"", "Bearer k1"]),
             ("Token token=\"k1\"", &["Token token=\"k1\"", "Bearer token=\"k1\"", "Bearer k1"]),
@@ -365,6 +381,9 @@ mod tests {
             // A name and a password
             ("basic YWxpY2U6c2VjcmV0", &["Basic YWxpY2U6c2VjcmV0"]),
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
+            ("Basic ayUzMQ==", &["Basic ayUzMQ==", "Basic ayUzMTo=", "Basic azE6", "Bearer ayUzMQ=="]),
+            // a:p\xE9\0x, which nginx ends at the NUL
+            ("Basic YTpw6QB4", &["Basic YTpw6QB4", "Basic YTpww6kAeA==", "Basic YTpww6k="]),
             // Passwords that end at a further colon (passport-http): k1:b:x, k::x, but not {"a":"b","c":1}
             ("Basic azE6Yjp4", &["Basic azE6Yjp4", "Basic azE6Yg=="]),
             ("Basic azo6eA==", &["Basic azo6eA==", "Basic azo="]),
@@ -395,6 +414,7 @@ mod tests {
             ),
             // What isn't base64
             ("Basic k1", &["Basic k1", "Basic wpM6", "Bearer k1"]),
+            ("Basic ~", &["Basic ~", "Bearer ~"]),
             ("Basic alice:key", &["Basic alice:key", "Basic aljCnHpHwrI6", "Bearer alice:key"]),
             // Servers that pass over a byte behind the scheme, or look for a scheme within words
             ("Basic: YTpi", &["Basic: YTpi", "Bearer YTpi", "Basic YTpi"]),
@@ -463,6 +483,13 @@ mod tests {
             "Token token=\"k1;x\"",
             "Token token=\"k\\1\"",
             "Digest a=\"b\", Bearer k1",
+            "xBasic YTpi=~, r=1",
+            "BasicYTpi ~=~,~=!",
+            "Bearerk1 a=b,c=d",
+            "MyBearer a=b,c=d",
+            "%42earer a=b,c=d",
+            "Mine a=Bearer0123456789abcdef,b=c",
+            "Mine a=\"Bearer0123456789abcdef\",b=c",
             "Digest a=\"Bearer k1\"",
             "Digest a=\"xbasic YTpi\"",
             // Base64 that decoders read, or stop at, in different ways
@@ -493,6 +520,7 @@ mod tests {
             "Basic 77u/YTpi",
             "Basic YTpiAHg=",
             "Basic IGEgOiBi",
+            "Basic azEg",
             "Basic azE6cHcK",
             "Basic OjprMTpwdw==",
         ] {

@@ -83,11 +83,24 @@ pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
 /// ```
 pub fn is_usual(sent: &[u8]) -> bool {
     if let Some(token) = sent.strip_prefix(b"Bearer ") {
-        let is_token =
-            is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
-        return is_token && !may_name_scheme(token);
+        let is_token = is_visible_without(token, *b",;\"") && !token.starts_with(b"token=");
+        let ends_in_word = token.last().is_some_and(|last| is_of_word(*last) || !token.contains(&b'.'));
+        return is_token && ends_in_word && !may_name_scheme(token);
     }
     sent.strip_prefix(b"Basic ").is_some_and(is_usual_basic)
+}
+
+/// Returns true for a byte of a word, as regular expressions have it: a letter of ASCII, a digit or `_`.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::is_of_word;
+///
+/// assert!(is_of_word(b'_') && !is_of_word(b'-'));
+/// ```
+pub fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 /// Returns true if a token has the first letters of `Basic` or `Bearer`, in any case. Some servers look for these within words. It

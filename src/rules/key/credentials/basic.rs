@@ -14,28 +14,31 @@ use crate::rules::key::readings::{Readings, TooManyReadings, form_decoded, perce
 pub(super) fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
     if is_base64(text) {
         let decoded = decoded(text, b"");
-        return if is_text(&decoded) {
-            add_name_and_password(readings, &decoded)
-        } else {
-            readings.add(basic(&decoded))
-        };
+        if is_text(&decoded) {
+            return add_name_and_password(readings, &decoded);
+        }
+        readings.add(basic(&decoded))?;
+        return end_of_password(&decoded).map_or(Ok(()), |end| readings.add(basic(&decoded[..end])));
     }
     let all = [b"".as_slice(), b"-_"].map(|skipped| decoded(text, skipped));
     if text.contains(&b'=') || all.iter().any(|decoded| begins_with_name(decoded)) {
         return Err(TooManyReadings);
     }
-    all.iter().try_for_each(|decoded| readings.add(basic(decoded)))
+    all.iter().filter(|decoded| !decoded.is_empty()).try_for_each(|decoded| readings.add(basic(decoded)))
 }
 
-/// Returns true for what may be a name and a password, and not a key that is base64 by chance: it has a colon, and no control
-/// character, or is UTF-8 up to one at which servers end a password.
+/// Returns true for what may be a name, or a name and a password, and not a key that is base64 by chance: it has a colon or is UTF-8, and
+/// no control character, or only behind a text that has both.
 fn is_text(decoded: &[u8]) -> bool {
-    let ends_password = |byte: &u8| matches!(byte, 0 | b'\n');
-    let colon = decoded.iter().position(|byte| *byte == b':');
-    colon.is_some_and(|colon| {
-        let end = decoded[colon..].iter().position(ends_password).map_or(decoded.len(), |end| colon + end);
-        !decoded.iter().any(u8::is_ascii_control) || str::from_utf8(&decoded[..end]).is_ok()
-    })
+    let has_controls = decoded.iter().any(u8::is_ascii_control);
+    let is_utf8 = str::from_utf8(&decoded[..end_of_password(decoded).unwrap_or(decoded.len())]).is_ok();
+    if decoded.contains(&b':') { is_utf8 || !has_controls } else { is_utf8 && !has_controls }
+}
+
+/// Returns where servers end a password: at the first NUL or line feed behind the colon.
+fn end_of_password(decoded: &[u8]) -> Option<usize> {
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    Some(colon + decoded[colon..].iter().position(|byte| matches!(byte, 0 | b'\n'))?)
 }
 
 /// Adds what decoders of base64 read, if it has a name and a password: a key behind another scheme is no name.
