@@ -6,6 +6,7 @@ use crate::{
     harness::{
         cut::{Cut, Fault},
         gateway::Gateway,
+        judge::{Late, in_time, judge},
         load::Load,
         metrics::Metrics,
         redis::{Redis, sentinel::Sentinels},
@@ -148,6 +149,16 @@ fn open_and_closed(port: u16, algorithm: &str) -> Gateway {
 /// Asks for all paths while Redis is this far away, with so many clients, and checks that each request for an open one was admitted and charged
 /// once, and none for /closed.
 fn check_that_only_closed_fails(redis: &Redis, cut: &Cut, gateway: &Gateway, far: Fault, clients: usize) {
+    judge(Duration::from_millis(100), || try_only_closed(redis, cut, gateway, far, clients));
+}
+
+fn try_only_closed(
+    redis: &Redis,
+    cut: &Cut,
+    gateway: &Gateway,
+    far: Fault,
+    clients: usize,
+) -> Result<(), Late> {
     redis.command(&["FLUSHALL"]);
     cut.set(far);
     let closed = Load::start(gateway, 8, || "/closed".to_owned());
@@ -155,15 +166,17 @@ fn check_that_only_closed_fails(redis: &Redis, cut: &Cut, gateway: &Gateway, far
     open.wait_for(1_500);
     let (open, closed) = (open.end(), closed.end());
     assert!(closed.len() > 50 && closed.iter().all(|answer| answer.status == 503), "{}", closed.len());
-    let failed = open.iter().filter(|answer| answer.status != 200).count();
-    assert_eq!(failed, 0, "of {}: {}", open.len(), gateway.log());
     cut.set(Fault::None);
+    // On a busy machine, Redis may take longer than its timeout.
+    let failed = open.iter().filter(|answer| answer.status != 200).count();
+    in_time(failed == 0, || format!("{failed} of {} failed: {}", open.len(), gateway.log()))?;
     let used = |at| {
         let told = gateway.get(&format!("/open/{at}")).header("ratelimit").unwrap_or_default().to_owned();
         let (_, left) = told.split_once("r=").unwrap();
         1_000_000 - 1 - left.split(';').next().unwrap().parse::<usize>().unwrap()
     };
     assert_eq!((0..OPEN).map(used).sum::<usize>(), open.len());
+    Ok(())
 }
 
 /// Redis refuses a whole call for one such key. The other operations come in time though Redis is far away.
