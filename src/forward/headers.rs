@@ -122,22 +122,16 @@ pub(crate) fn has_ff(value: &HeaderValue) -> bool {
     !value.as_bytes().is_ascii() && value.as_bytes().contains(&0xFF)
 }
 
-/// Returns true if a call of gRPC has binary metadata, in fields whose names end in `-bin`, that is no base64. gRPC for Java ends its
-/// HTTP/2 connection for that, with the calls of others.
+/// Returns true if a request has binary metadata of gRPC, in fields whose names end in `-bin`, that is no base64. gRPC for Java ends its
+/// HTTP/2 connection for that, with the calls of others, whatever the content is.
 pub(crate) fn has_invalid_metadata(headers: &HeaderMap) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
     let is_base64 = |value: &[u8]| {
         let digits = value.len() - value.iter().rev().take_while(|byte| **byte == b'=').count();
         let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
         digits % 4 != 1 && value[..digits].iter().all(is_digit)
     };
     let is_valid = |value: &HeaderValue| value.as_bytes().split(|byte| *byte == b',').all(is_base64);
-    let is_grpc = |kind: &HeaderValue| {
-        let start = kind.as_bytes().get(..GRPC.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
-    };
-    headers.get_all(CONTENT_TYPE).iter().any(is_grpc)
-        && headers.iter().any(|(name, value)| name.as_str().ends_with("-bin") && !is_valid(value))
+    headers.iter().any(|(name, value)| name.as_str().ends_with("-bin") && !is_valid(value))
 }
 
 /// Removes the trailers of a response that belong to a connection or to the head only.

@@ -105,6 +105,7 @@ impl Planner {
     pub(crate) fn new(config: &Config, rules: BTreeMap<String, Arc<Rule>>) -> Self {
         let names = route_names(config);
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
+            let answer = Responder::new(&route.action, config);
             let planned = Route {
                 name: route.name.clone(),
                 rules: route
@@ -115,13 +116,14 @@ impl Planner {
                         None => rules[name].clone(),
                     })
                     .collect(),
-                answer: Responder::new(&route.action, config),
                 rewrite: route.rewrite.clone(),
                 request_headers: route.request_headers.clone(),
                 response_headers: route.response_headers.clone().map(Arc::new),
                 timeout: route.timeout,
                 max_body: route.max_body.unwrap_or(config.server.max_body),
                 preserve_host: route.preserve_host,
+                speaks_http2: answer.speaks_http2(config),
+                answer,
                 requires: route.requires,
                 reads_bodies: route.limits.iter().any(|name| rules[name].reads_bodies()),
                 on_limit: route.on_limit.clone(),
@@ -157,7 +159,7 @@ impl Planner {
         let found = self.route(parts, &target, claims)?;
         let (route, pattern) = (found.route, found.pattern());
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
-        let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
+        let aim = route.aim(&found, &target, parts).map_err(rejected)?;
         let others = self.other_routes(Some(&found), parts, &target, claims).map_err(rejected)?;
         demands::check_token(iter::once(&found).chain(&others).map(|found| found.route), claims)
             .map_err(rejected)?;

@@ -14,10 +14,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
-    forward::{
-        can_be_encoded,
-        headers::{has_ff, has_invalid_metadata},
-    },
+    forward::headers::has_ff,
     reject::Rejection,
 };
 use tollgate_routing::{
@@ -57,7 +54,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has other characters than capital letters, `-` and `_`; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected, or is too long; a field has the byte FF, or invalid metadata of gRPC; or the request has an expectation other than `100-continue`.
+    /// rejected; a field has the byte FF; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
@@ -69,9 +66,6 @@ impl<'r> Target<'r> {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
-        if parts.uri.path_and_query().is_some_and(|sent| !can_be_encoded(sent)) {
-            return Err(Rejection::TargetTooLong);
-        }
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
@@ -81,8 +75,7 @@ impl<'r> Target<'r> {
         if path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
         }
-        let may_be_call = parts.method == Method::POST;
-        if parts.headers.values().any(has_ff) || may_be_call && has_invalid_metadata(&parts.headers) {
+        if parts.headers.values().any(has_ff) {
             return Err(Rejection::FieldInvalid);
         }
         if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
@@ -187,13 +180,12 @@ impl<'r> Target<'r> {
     /// Returns the target for the upstream with a rewritten path.
     ///
     /// # Errors
-    /// The target is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
+    /// The path is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
         if path::has_hidden_dots(path) || path::begins_with_host(path) {
             return Err(Rejection::TargetInvalid);
         }
-        let rewritten = self.with_query(path, as_sent).map_err(|_| Rejection::TargetInvalid)?;
-        if can_be_encoded(&rewritten) { Ok(rewritten.into()) } else { Err(Rejection::TargetTooLong) }
+        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
     }
 
     fn with_query(&self, path: &str, as_sent: &Uri) -> Result<PathAndQuery, InvalidUri> {
@@ -351,8 +343,6 @@ mod tests {
         {
             assert_eq!(target.rewritten_uri(path, &parts.uri).is_ok(), is_valid, "{path}");
         }
-        let long = format!("/{}", "é".repeat(1_200));
-        assert!(matches!(target.rewritten_uri(&long, &parts.uri), Err(Rejection::TargetTooLong)));
     }
 
     #[test]

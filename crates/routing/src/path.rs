@@ -265,12 +265,18 @@ pub fn is_escape(behind: &[u8]) -> bool {
     matches!(behind, [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-/// Returns a text in lower case, as servers compare it that ignore the case of letters. Caddy takes U+0130 for an `i`, as Go has it.
+/// Returns a text in one case of letters, in which servers compare it that ignore the case. Some make capitals of all letters (Java, Python),
+/// so that U+0131 is an `i`; to others U+0130 is one (Go).
 pub(crate) fn folded(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
         return text.into();
     }
-    text.chars().map(|c| c.to_lowercase().next().unwrap_or(c)).collect::<String>().into()
+    let fold = |c: char| {
+        let mut upper = c.to_uppercase();
+        let upper = if upper.len() == 1 { upper.next() } else { None }.unwrap_or(c);
+        upper.to_lowercase().next().unwrap_or(upper)
+    };
+    text.chars().map(fold).collect::<String>().into()
 }
 
 /// Returns true if a path contains a `%`.

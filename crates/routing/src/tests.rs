@@ -114,7 +114,8 @@ impl<'r> Request<'r> {
 
 #[test]
 fn the_case_of_literals_may_be_ignored() {
-    let routes = ["/login", "/API/{*rest}", "/Api/{id}", "/Api/x", "/café", "/Twin", "/twin", "/{*rest}"];
+    let routes =
+        ["/login", "/API/{*rest}", "/Api/{id}", "/Api/x", "/café", "/kaßes", "/Twin", "/twin", "/{*rest}"];
     let table = Table::new(routes.map(|text| (matcher(text), text)));
     for (target, exact, ignoring) in [
         ("/login", "/login", "/login"),
@@ -123,6 +124,8 @@ fn the_case_of_literals_may_be_ignored() {
         ("/api/X", "/{*rest}", "/Api/x"),
         ("/Api/7", "/Api/{id}", "/Api/{id}"),
         ("/LOGİN", "/{*rest}", "/login"),
+        ("/logın", "/{*rest}", "/login"),
+        ("/\u{212a}aße\u{17f}", "/{*rest}", "/kaßes"),
         ("/CAFÉ", "/{*rest}", "/café"),
         ("/API/X", "/API/{*rest}", "/Api/x"),
         ("/Twin", "/Twin", "/Twin"),

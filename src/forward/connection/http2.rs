@@ -18,12 +18,13 @@ use http_body::Body as HttpBody;
 use hyper::{
     HeaderMap, Method, Request, Response, Uri, Version,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, HOST, HeaderName, IF_MATCH,
-        IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, TRANSFER_ENCODING, UPGRADE,
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, COOKIE, HOST, HeaderName, HeaderValue,
+        IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, TRANSFER_ENCODING,
+        UPGRADE,
     },
     http::uri::{Authority, PathAndQuery, Scheme},
 };
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, utf8_percent_encode};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
@@ -305,18 +306,19 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     if request.uri().authority().is_some() {
         return;
     }
-    // Fields of HTTP/1.1 connections (section 8.2.2).
-    for name in [TRANSFER_ENCODING, CONNECTION, UPGRADE] {
+    // Fields of HTTP/1.1 connections (section 8.2.2), and of upgrades to HTTP/2 (RFC 7540, section 3.2.1).
+    const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+    for name in [TRANSFER_ENCODING, CONNECTION, UPGRADE, HTTP2_SETTINGS] {
         request.headers_mut().remove(name);
     }
-    remove_empty_beside_repeated(request.headers_mut());
+    remove_empty(request.headers_mut());
     let host = request.headers_mut().remove(HOST);
     let named = host.and_then(|host| without_invalid_port(Authority::from_maybe_shared(host).ok()?));
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
     // It may be too long then, where `max_header_bytes` allows a target of 64 KiB.
-    if let Some(Ok(Some(encoded))) = parts.path_and_query.as_ref().map(encoded_target)
+    if let Some(encoded) = parts.path_and_query.as_ref().and_then(encoded_target)
         && let Ok(encoded) = encoded.try_into()
     {
         parts.path_and_query = Some(encoded);
@@ -324,9 +326,9 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Removes empty fields from a request with several lines of one that nginx takes only once. nginx refuses its head, reads on, and ends
-/// the connection for an empty field.
-fn remove_empty_beside_repeated(headers: &mut HeaderMap) {
+/// Removes empty fields for which servers end the connection: cookies beside others, which Hypercorn joins to an invalid value, and all
+/// empty fields of a request with several lines of one that nginx takes only once, since nginx refuses its head, but reads on.
+fn remove_empty(headers: &mut HeaderMap) {
     const ONCE: [HeaderName; 7] = [
         AUTHORIZATION,
         CONTENT_RANGE,
@@ -336,15 +338,15 @@ fn remove_empty_beside_repeated(headers: &mut HeaderMap) {
         IF_RANGE,
         IF_UNMODIFIED_SINCE,
     ];
-    let empty = || headers.iter().filter(|(_, value)| value.is_empty());
-    if empty().next().is_none() || !ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
+    if !headers.values().any(HeaderValue::is_empty) {
         return;
     }
+    let is_repeated = ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some());
     let mut last = None;
     for (name, value) in std::mem::take(headers) {
         last = name.or(last);
         if let Some(name) = &last
-            && !value.is_empty()
+            && !(value.is_empty() && (is_repeated || name == COOKIE))
         {
             headers.append(name.clone(), value);
         }
@@ -367,37 +369,24 @@ const MOST_ENCODED: usize = 7 << 10;
 /// The most bytes by which a longer one may have grown.
 const MOST_ESCAPES: usize = 1 << 10;
 
-/// A target with more escapes than HTTP/2 servers may get.
-#[derive(Debug)]
-struct TooManyEscapes;
-
-/// Returns true if a target can be sent to HTTP/2 servers, which may need escapes in it.
+/// Returns true if a target with the escapes that it gets for HTTP/2 servers isn't much longer, or not too long.
 pub(crate) fn can_be_encoded(target: &PathAndQuery) -> bool {
+    let sent = target.as_str().len();
+    let is_fine = |encoded: String| encoded.len() <= MOST_ENCODED || encoded.len() - sent <= MOST_ESCAPES;
     // An escape takes three bytes.
-    target.as_str().len() <= MOST_ENCODED / 3 || encoded_target(target).is_ok()
+    sent <= MOST_ENCODED / 3 || encoded_target(target).is_none_or(is_fine)
 }
 
 /// Returns a target with escapes for what no URI has: some characters of ASCII, all others, and each `%` that begins no escape. `None`
 /// if it has none of these. Servers end an HTTP/2 connection for them: Hypercorn for a letter, Undertow and older versions of Jetty for
-/// a `%`, Pekko and Helidon for the characters of ASCII, which stay where the target would get too long.
-///
-/// # Errors
-/// It would be too long with the others.
-fn encoded_target(target: &PathAndQuery) -> Result<Option<String>, TooManyEscapes> {
-    let text = target.as_str();
-    let is_fine =
-        |encoded: &String| encoded.len() <= MOST_ENCODED || encoded.len() - text.len() <= MOST_ESCAPES;
-    let mut encoded = [NOT_IN_TARGETS, CONTROLS].into_iter().map(|characters| encoded_with(text, characters));
-    encoded.find(|encoded| encoded.as_ref().is_none_or(is_fine)).ok_or(TooManyEscapes)
-}
-
-fn encoded_with(text: &str, characters: &'static AsciiSet) -> Option<String> {
-    let mut parts = text.split('%');
+/// a `%`, Pekko, Helidon and Undertow for the characters of ASCII.
+fn encoded_target(target: &PathAndQuery) -> Option<String> {
+    let mut parts = target.as_str().split('%');
     let first = ("", parts.next().unwrap_or_default());
     let behind = parts.map(|part| (if is_escape(part.as_bytes()) { "%" } else { "%25" }, part));
     let encoded = iter::once(first)
         .chain(behind)
-        .map(|(percent, part)| (percent, Cow::from(utf8_percent_encode(part, characters))));
+        .map(|(percent, part)| (percent, Cow::from(utf8_percent_encode(part, NOT_IN_TARGETS))));
     let is_as_sent =
         |(percent, part): (&str, Cow<'_, str>)| percent != "%25" && matches!(part, Cow::Borrowed(_));
     if encoded.clone().all(is_as_sent) {

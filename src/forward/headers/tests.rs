@@ -204,19 +204,13 @@ fn transfer_encoding_takes_precedence_over_content_length() {
 
 #[test]
 fn metadata_of_grpc_that_is_no_base64_is_found() {
-    let has_invalid = |kind: &str, name: &str, value: &str| {
-        let fields = [("content-type", kind), (name, value)];
-        let fields = fields.map(|(name, value)| (HeaderName::try_from(name), HeaderValue::from_str(value)));
-        has_invalid_metadata(
-            &fields.into_iter().map(|(name, value)| (name.unwrap(), value.unwrap())).collect(),
-        )
-    };
+    let has_invalid =
+        |name: &'static str, value: &'static str| has_invalid_metadata(&map(&[("x-k", "!"), (name, value)]));
     for value in ["!!!", "a", "YQ==x", "YQ==,!", "YQ, YQ", "a_b-", "=a"] {
-        assert!(has_invalid("Application/grpc+proto", "x-k-bin", value), "{value}");
-        assert!(!has_invalid("application/json", "x-k-bin", value));
-        assert!(!has_invalid("application/grpc", "x-k", value));
+        assert!(has_invalid("x-k-bin", value), "{value}");
+        assert!(!has_invalid("x-bin-k", value));
     }
     for value in ["", "YQ", "YQ=", "YQ==", "YWI=", "YQ==,YWJj", "+/+/"] {
-        assert!(!has_invalid("application/grpc", "x-k-bin", value), "{value}");
+        assert!(!has_invalid("x-k-bin", value), "{value}");
     }
 }

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
-    Request, Response, StatusCode, Uri,
+    HeaderMap, Request, Response, StatusCode, Uri,
     header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue},
+    http::request::Parts,
 };
 use tollgate_routing::{
     Found, Matcher,
@@ -15,7 +16,11 @@ use tollgate_routing::{
 use super::{Aim, demands};
 use crate::{
     config::{Action, Config, Edits, OnLimit, Requirement},
-    forward::{body::Body, headers::X_REQUEST_ID},
+    forward::{
+        body::Body,
+        can_be_encoded,
+        headers::{X_REQUEST_ID, has_invalid_metadata},
+    },
     gateway::{split::Split, target::Target},
     reject::Rejection,
     rules::Rule,
@@ -34,6 +39,8 @@ pub(crate) struct Route {
     /// The largest request body in bytes.
     pub(crate) max_body: Option<u64>,
     pub(super) preserve_host: bool,
+    /// True if an upstream's servers may speak HTTP/2.
+    pub(super) speaks_http2: bool,
     pub(crate) requires: Option<Requirement>,
     /// True if a limit reads the bodies of responses, which must not be compressed.
     pub(super) reads_bodies: bool,
@@ -71,6 +78,12 @@ impl Responder {
             Action::Redirect { to, status } => Self::Redirect(to.clone(), *status),
         }
     }
+
+    /// Returns true if it is upstreams with servers that may speak HTTP/2.
+    pub(super) fn speaks_http2(&self, config: &Config) -> bool {
+        let speaks = |place| config.upstreams.values().nth(place).is_some_and(|upstream| upstream.http2);
+        matches!(self, Self::Upstream(split) if split.shares().any(|(place, _)| speaks(place)))
+    }
 }
 
 impl Route {
@@ -104,22 +117,25 @@ impl Route {
     /// Returns the next step for a request with this target.
     ///
     /// # Errors
-    /// The rewritten path is invalid.
+    /// The rewritten path is invalid, or an HTTP/2 server might end the connection for the target or a field.
     pub(super) fn aim(
         &self,
         found: &Found<'_, '_, Self>,
         target: &Target<'_>,
-        sent: &Uri,
+        parts: &Parts,
     ) -> Result<Aim<'_>, Rejection> {
         Ok(match &self.answer {
             Responder::Upstream(upstream) => {
                 let uri = match &self.rewrite {
-                    None => target.forwarded_uri(sent),
+                    None => target.forwarded_uri(&parts.uri),
                     Some(rewrite) => {
                         let path = rewrite.fill(found.pattern(), &target.forwarded);
-                        Some(target.rewritten_uri(&path, sent)?)
+                        Some(target.rewritten_uri(&path, &parts.uri)?)
                     }
                 };
+                if self.speaks_http2 {
+                    check_for_http2(uri.as_ref().unwrap_or(&parts.uri), &parts.headers)?;
+                }
                 Aim::Upstream(upstream, uri)
             }
             Responder::Fixed(response) => Aim::Fixed(response),
@@ -153,6 +169,17 @@ impl Route {
         }
         id
     }
+}
+
+/// Checks that no HTTP/2 server ends the connection for this target or a field, with the requests of others on it.
+///
+/// # Errors
+/// The target would be too long with escapes, or metadata of gRPC isn't base64.
+fn check_for_http2(target: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
+    if target.path_and_query().is_some_and(|target| !can_be_encoded(target)) {
+        return Err(Rejection::TargetTooLong);
+    }
+    if has_invalid_metadata(headers) { Err(Rejection::FieldInvalid) } else { Ok(()) }
 }
 
 /// Returns a response with this body and these header fields.

@@ -18,8 +18,9 @@ use super::readings::{Readings, TooManyReadings, has_encoded_word, percent_decod
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
-/// The fewest bytes of a token behind a `Bearer` within a word. Fewer may be the same for many clients.
+/// The fewest bytes of a token behind a `Bearer` within a word, and behind one at the beginning. Fewer may be the same for many clients.
 const SHORTEST_WITHIN_WORD: usize = 16;
+const SHORTEST_AT_SCHEME: usize = 2;
 /// The most places of a `Basic` in credentials, since all that follows each is read.
 const MOST_BASICS: usize = 2;
 
@@ -83,11 +84,10 @@ fn add_credentials(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooMa
     if is_word(rest) {
         if known == Some(BASIC) {
             add_basic(readings, rest)?;
-            if is_name_and_password(rest) {
-                return Ok(());
-            }
         }
-        for token in iter::once(rest).chain(rest.strip_prefix(TOKEN).filter(|token| !token.is_empty())) {
+        let is_password = known == Some(BASIC) && is_name_and_password(rest);
+        let tokens = iter::once(rest).chain(rest.strip_prefix(TOKEN).filter(|token| !token.is_empty()));
+        for token in tokens.filter(|_| !is_password) {
             add_token(readings, token)?;
         }
         if scheme.is_some_and(|scheme| places(scheme, BASIC).next().is_some()) {
@@ -197,8 +197,8 @@ fn add_behind_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooM
     places.next().map_or(Ok(()), |_| Err(TooManyReadings))
 }
 
-/// Adds the tokens that follow `Bearer` at once, as PHP's `sscanf` and tymon/jwt-auth read them, the latter also within a word; and, at
-/// the beginning, without the byte behind it (Yii).
+/// Adds the tokens that follow `Bearer` at once, as PHP's `sscanf`, Sanic and tymon/jwt-auth read them, the latter two also within a word;
+/// and, at the beginning, without the byte behind it (Yii).
 ///
 /// # Errors
 /// A word ends with it, so that `replace("Bearer ", "")` joins what is around it; or a token in a list of parameters follows it, of which
@@ -209,14 +209,12 @@ fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         if at > 0 && behind.first().is_some_and(u8::is_ascii_whitespace) {
             return Err(TooManyReadings);
         }
-        if behind.first().is_some_and(u8::is_ascii_alphanumeric) {
-            let token = behind.split(u8::is_ascii_whitespace).next().unwrap_or_default();
-            if at == 0 || token.len() >= SHORTEST_WITHIN_WORD {
-                if token.iter().any(|byte| matches!(byte, b',' | b'"')) {
-                    return Err(TooManyReadings);
-                }
-                add_token(readings, token)?;
+        let token = behind.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        if token.len() >= if at == 0 { SHORTEST_AT_SCHEME } else { SHORTEST_WITHIN_WORD } {
+            if token.iter().any(|byte| matches!(byte, b',' | b'"')) {
+                return Err(TooManyReadings);
             }
+            add_token(readings, token)?;
         }
         if at == 0 && behind.len() > 1 && !behind[0].is_ascii_whitespace() {
             add_token(readings, behind[1..].trim_ascii())?;
@@ -340,7 +338,6 @@ mod tests {
             // Escapes
             ("Bearer %6b1", &["Bearer %6b1", "Bearer k1"]),
             ("Bearer a%2Cb", &["Bearer a%2Cb", "Bearer a,b"]),
-            ("bearer%20k1", &["bearer%20k1", "Bearer bearer%20k1", "Bearer 20k1", "Bearer k1"]),
             ("JWT k%31", &["JWT k%31", "Bearer k%31", "JWT k1", "Bearer k1"]),
             ("Sas a=%2F&b=%3D", &["Sas a=%2F&b=%3D", "Bearer a=%2F&b=%3D", "Sas a=/&b==", "Bearer a=/&b=="]),
             // Parameters: none is a token, so that nobody is charged who has one of them in common, but for the one of Rails.
@@ -424,8 +421,21 @@ mod tests {
             ("xbasic\tYTpi", &["xbasic YTpi", "Bearer YTpi", "Basic YTpi"]),
             ("xBasicYTpi", &["xBasicYTpi", "Bearer xBasicYTpi", "Basic YTpi"]),
             ("Bearer x1Basic-YTpi", &["Bearer x1Basic-YTpi", "Basic YTpi"]),
-            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
+            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer _k1", "Bearer k1"]),
             ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer k1", "Bearer 1"]),
+            // Sanic finds a token in base64, too: u1:a, and what the rest decodes to
+            (
+                "Basic dTE6YTExBearer0123456789abcdefgh",
+                &[
+                    "Basic dTE6YTExBearer0123456789abcdefgh",
+                    "Basic dTE6YTExBcOmwqt6wr01w5t+OcOrwr89acK3HXnDuCE=",
+                    "Bearer 0123456789abcdefgh",
+                ],
+            ),
+            (
+                "xBearer-0123456789abcdef",
+                &["xBearer-0123456789abcdef", "Bearer xBearer-0123456789abcdef", "Bearer -0123456789abcdef"],
+            ),
             ("Bearerk1 r", &["Bearerk1 r", "Bearer r", "Bearer k1", "Bearer 1 r"]),
             (
                 "xBearer0123456789abcdef",
@@ -462,6 +472,7 @@ mod tests {
             "a=b, c=d",
             "Bearer k\u{e9}",
             "Bearer\u{a0}k1",
+            "Bearer%20k1",
             "Bearer%20k1%20x",
             "kBearer 1",
             // What is no list of parameters

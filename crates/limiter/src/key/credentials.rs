@@ -87,7 +87,7 @@ pub fn is_usual(sent: &[u8]) -> bool {
         let ends_in_word = token.last().is_some_and(|last| is_of_word(*last) || !token.contains(&b'.'));
         return is_token && ends_in_word && !may_name_scheme(token);
     }
-    sent.strip_prefix(b"Basic ").is_some_and(is_usual_basic)
+    sent.strip_prefix(b"Basic ").is_some_and(|text| is_usual_basic(text) && !may_name_scheme(text))
 }
 
 /// Returns true for a byte of a word, as regular expressions have it: a letter of ASCII, a digit or `_`.
