@@ -30,6 +30,10 @@ const MOST_COMPARED: usize = 128 << 10;
 /// longer than the received one.
 const HOST_MOST: usize = 254;
 
+/// The occurrences that servers may take of a field or a parameter that is sent once, and of a repeated one.
+const ALIKE: &[Occurrence] = &[Occurrence::Any];
+const REPEATED: &[Occurrence] = &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
+
 /// The host and the path of a request.
 #[derive(Debug)]
 pub(crate) struct Target<'r> {
@@ -59,10 +63,7 @@ impl<'r> Target<'r> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
         }
-        // Some servers take `post` for POST, whose limits it would escape (RFC 9110, section 9.1: methods are case-sensitive).
-        // nginx refuses all but capital letters, `-` and `_`, and may end an HTTP/2 connection for it.
-        if !parts.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
-        {
+        if !is_valid(&parts.method) {
             return Err(Rejection::MethodInvalid);
         }
         let host = host(parts)?;
@@ -120,9 +121,6 @@ impl<'r> Target<'r> {
         claims: &'a dyn VerifiedClaims,
         routes: &Table<T>,
     ) -> Result<Vec<View<'a>>, TooManyReadings> {
-        const ALIKE: &[Occurrence] = &[Occurrence::Any];
-        const REPEATED: &[Occurrence] =
-            &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
         let occurrences = |query| if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
         let own = (self.query, occurrences(self.query));
@@ -132,12 +130,8 @@ impl<'r> Target<'r> {
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
-        let in_both_cases = |path| {
-            let in_any = routes.may_differ_in_case(path).then_some((path, true));
-            iter::once((path, false)).chain(in_any)
-        };
         let paths = iter::once(&*self.matched).chain(readings.iter().map(String::as_str));
-        for (path, ignores_case) in paths.flat_map(in_both_cases) {
+        for (path, ignores_case) in paths.flat_map(|path| in_both_cases(path, routes)) {
             for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
                 for (query, occurrences) in &queries {
                     let view = View { path, ignores_case, host, query, ..self.view(parts, claims) };
@@ -192,6 +186,18 @@ impl<'r> Target<'r> {
         let separator = if as_sent.query().is_some() { "?" } else { "" };
         PathAndQuery::from_maybe_shared([path, separator, self.query].concat())
     }
+}
+
+/// Returns true for a method of capital letters, `-` and `_`. Some servers take `post` for POST, whose limits it would escape (RFC 9110,
+/// section 9.1: methods are case-sensitive), and nginx may end an HTTP/2 connection for other characters.
+fn is_valid(method: &Method) -> bool {
+    method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
+}
+
+/// Returns a path, and the same to be looked up in any case of letters, if that may lead to another route.
+fn in_both_cases<'p, T>(path: &'p str, routes: &Table<T>) -> impl Iterator<Item = (&'p str, bool)> {
+    let in_any = routes.may_differ_in_case(path).then_some((path, true));
+    iter::once((path, false)).chain(in_any)
 }
 
 /// Returns true for a health check, if this is the path of health checks.
