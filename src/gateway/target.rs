@@ -76,11 +76,14 @@ impl<'r> Target<'r> {
         if path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
         }
-        if parts.headers.values().any(has_ff) {
-            return Err(Rejection::FieldInvalid);
-        }
-        if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
-            return Err(Rejection::ExpectationUnknown);
+        // One look at each field is cheaper than looking up one that is rarely there.
+        for (name, value) in &parts.headers {
+            if has_ff(value) {
+                return Err(Rejection::FieldInvalid);
+            }
+            if name == EXPECT && parts.version > Version::HTTP_10 && has_unknown_expectation(value) {
+                return Err(Rejection::ExpectationUnknown);
+            }
         }
         if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
             return Err(Rejection::EscapedSlash);
@@ -257,10 +260,9 @@ fn queries_in_path(path: &str, query: &str) -> Vec<String> {
     [behind(path, ';'), whole, cut].into_iter().flatten().collect()
 }
 
-/// Returns true if a request has an expectation other than `100-continue`.
-fn has_unknown_expectation(parts: &Parts) -> bool {
-    let lines = parts.headers.get_all(EXPECT).into_iter();
-    let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+/// Returns true for an `Expect` with another expectation than `100-continue`.
+fn has_unknown_expectation(value: &HeaderValue) -> bool {
+    let mut members = value.as_bytes().split(|byte| *byte == b',');
     members.any(|member| !member.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
 }
 

@@ -257,7 +257,8 @@ fn in_latin(canonical: &str) -> String {
 /// NUL. Servers drop it, or decode what isn't a digit (Jetty, uWSGI), or stop at the NUL, so that such a path has spellings without number.
 /// All other functions expect a path without one.
 pub fn has_invalid_escape(path: &str) -> bool {
-    path.split('%').skip(1).any(|behind| !is_escape(behind.as_bytes()) || behind.starts_with("00"))
+    has_escapes(path)
+        && path.split('%').skip(1).any(|behind| !is_escape(behind.as_bytes()) || behind.starts_with("00"))
 }
 
 /// Returns true if what stands behind a `%` makes it an escape: two hexadecimal digits (RFC 3986, section 2.1).

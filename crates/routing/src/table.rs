@@ -139,7 +139,9 @@ impl<T> Table<T> {
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
     pub fn may_differ_in_case(&self, path: &str) -> bool {
         match folded(path) {
-            Cow::Borrowed(path) => segments(path).any(|segment| self.capitals.contains(segment)),
+            Cow::Borrowed(path) => {
+                !self.capitals.is_empty() && segments(path).any(|segment| self.capitals.contains(segment))
+            }
             Cow::Owned(folded) => segments(&folded).zip(segments(path)).any(|(folded, segment)| {
                 self.capitals.contains(folded) || folded != segment && self.literals.contains(folded)
             }),
@@ -158,7 +160,7 @@ impl<T> Table<T> {
 }
 
 fn segments(path: &str) -> impl Iterator<Item = &[u8]> {
-    path.as_bytes().split(|byte| *byte == b'/')
+    path.as_bytes().split(|byte| *byte == b'/').skip(1)
 }
 
 impl Tries {
