@@ -25,7 +25,7 @@ use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, OnFailure, Quota, Rate, S
 
 use crate::{
     config::{self, Cost, Exemption, Missing, Mode, Requirement, UnknownKey},
-    forward::headers::{Client, from_client},
+    forward::headers::Client,
     gateway::{
         Gateway, Peer,
         plan::{Aim, Planner, Route},
@@ -37,7 +37,7 @@ use crate::{
         key::{self, jwt::Claims},
     },
 };
-use tollgate_routing::{Matcher, path};
+use tollgate_routing::{Matcher, View, path};
 
 impl Explanation {
     /// Explains a request from the configuration alone.
@@ -94,8 +94,9 @@ async fn look(gateway: &Gateway, limits: &mut [DescribedLimit], asks: &[Asks]) -
 /// Explains a request, and returns its asks of each limit.
 fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     let Question { mut parts, peer } = question;
-    from_client(&mut parts.headers);
-    let client = gateway.client(Peer { address: peer, scheme: "http" }, &parts.headers);
+    let peer = Peer { address: peer, scheme: "http" };
+    gateway.remove_unforwarded(peer, &mut parts.headers);
+    let client = gateway.client(peer, &parts.headers);
     let mut explanation = Explanation::new(&client, &parts);
     if gateway.is_health_check(&parts.method, &parts.uri) {
         explanation.rejected = Some(Rejected::health_check());
@@ -159,7 +160,9 @@ impl Explanation {
         self.host = target.host.to_string();
         let view = target.view(parts, claims);
         let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
-        let views = target.other_views(parts, claims, &planner.routes).unwrap_or_default();
+        // Where there are too many, those of the path tell why.
+        let of_path = |_| target.readings.iter().flatten().map(|path| View { path, ..view }).collect();
+        let views = target.other_views(parts, claims, &planner.routes).unwrap_or_else(of_path);
         let different =
             views.iter().map(|view| (view.path, planner.routes.find(view).map(|found| &found.route.name)));
         let own = (&*target.matched, taken.map(|taken| &taken.name));

@@ -124,8 +124,8 @@ impl Gateway {
         if parts.version == Version::HTTP_2 {
             headers::from_http2(&mut parts.headers);
         }
-        headers::from_client(&mut parts.headers);
         let Exchange { gateway, facts } = &mut *exchange;
+        gateway.remove_unforwarded(peer, &mut parts.headers);
         let answered = match has_room {
             true => gateway.relay(peer, &mut parts, body, facts).await,
             false => Err(Rejection::Overloaded),

@@ -146,7 +146,7 @@ impl Rejection {
             Self::FieldInvalid => (
                 400,
                 "field-invalid",
-                &"a header field has the byte FF, or is metadata of gRPC that is no base64",
+                &"a header field has the byte FF, or its name ends in -bin and its value isn't base64",
             ),
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", &"the only supported expectation is 100-continue")

@@ -113,7 +113,7 @@ pub fn target(bytes: &[u8]) {
 pub fn forwarded(bytes: &[u8]) {
     let sent = fields_of(bytes);
     let mut headers = sent.clone();
-    from_client(&mut headers);
+    from_client(&mut headers, &[]);
     assert_no_hop_by_hop(&sent, &headers);
     assert_trace_is_valid(&headers);
     assert_client_is_trusted(&headers);

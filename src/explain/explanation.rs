@@ -21,7 +21,7 @@ pub struct Explanation {
     pub forwarded: String,
     /// The path on which routes are matched.
     pub matched: String,
-    /// The other paths that some servers read in it.
+    /// The other paths and routes that some servers read in it.
     pub readings: Vec<Reading>,
     /// The gateway's own response, if the request is rejected, or is a health check, before its limits decide.
     pub rejected: Option<Rejected>,
@@ -35,7 +35,7 @@ pub struct Explanation {
     pub next: Option<NextDecision>,
 }
 
-/// Another path that some servers read in the one that was sent. The limits of its route apply, too.
+/// A path that some servers read in the one that was sent, or the same with the route that they find for it. Its limits apply, too.
 #[derive(Debug, Serialize)]
 pub struct Reading {
     /// The path.

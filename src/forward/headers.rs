@@ -47,13 +47,13 @@ pub struct Client {
 }
 
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
-/// these fields can't choose a limit's key.
+/// these fields can't choose a limit's key. Those in `kept` stay even if `Connection` names them.
 ///
 /// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that Symfony takes for
 /// `Authorization`, since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
 /// names their proxy.
-pub fn from_client(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers, |name| is_misread(name) || name == "proxy");
+pub fn from_client(headers: &mut HeaderMap, kept: &[HeaderName]) {
+    remove_hop_by_hop(headers, |name| is_misread(name) || name == "proxy", kept);
 }
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
@@ -105,7 +105,7 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     if trailers.values().any(has_ff) {
         return trailers.clear();
     }
-    from_client(trailers);
+    from_client(trailers, &[]);
     for name in named(trailers, is_of_proxy) {
         trailers.remove(name);
     }
@@ -122,7 +122,7 @@ pub(crate) fn has_ff(value: &HeaderValue) -> bool {
     !value.as_bytes().is_ascii() && value.as_bytes().contains(&0xFF)
 }
 
-/// Returns true if a request has binary metadata of gRPC, in fields whose names end in `-bin`, that is no base64. gRPC for Java ends its
+/// Returns true if a request has binary metadata of gRPC, in fields whose names end in `-bin`, that isn't base64. gRPC for Java ends its
 /// HTTP/2 connection for that, with the calls of others, whatever the content is.
 pub(crate) fn has_invalid_metadata(headers: &HeaderMap) -> bool {
     let is_base64 = |value: &[u8]| {
@@ -136,7 +136,7 @@ pub(crate) fn has_invalid_metadata(headers: &HeaderMap) -> bool {
 
 /// Removes the trailers of a response that belong to a connection or to the head only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
-    remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
+    remove_hop_by_hop(trailers, |name| name == SET_COOKIE, &[]);
     remove_head_only(trailers);
 }
 
@@ -211,17 +211,18 @@ fn join_cookie(headers: &mut HeaderMap) {
 }
 
 /// Removes the hop-by-hop fields, the fields that `Connection` names, and those that `is_unwanted` selects.
-/// Fields about the client stay even if `Connection` names them: a proxy in front that forwards `Connection`,
+/// Fields about the client, and those in `kept`, stay even if `Connection` names them: a proxy in front that forwards `Connection`,
 /// such as HAProxy, would otherwise let the client remove them. TE also stays, because it must be named
 /// there; its `trailers` is forwarded (RFC 9110, section 10.1.4).
-fn remove_hop_by_hop(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) {
+fn remove_hop_by_hop(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool, kept: &[HeaderName]) {
     let mut removed = named(headers, |name| is_hop_by_hop(name) || is_unwanted(name));
     if removed.contains(&CONNECTION) {
         // Usually Connection names only fields that are removed anyway.
         let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-        removed.extend(names.filter(|name| *name != TE && !is_of_proxy(name.as_str())));
+        let stays = |name: &HeaderName| *name == TE || is_of_proxy(name.as_str()) || kept.contains(name);
+        removed.extend(names.filter(|name| !stays(name)));
     }
     for name in removed {
         headers.remove(name);
@@ -318,7 +319,7 @@ pub fn towards_client(headers: &mut HeaderMap) {
     } else if has_length {
         unify_length(headers);
     }
-    remove_hop_by_hop(headers, |_| false);
+    remove_hop_by_hop(headers, |_| false, &[]);
 }
 
 /// Reduces Content-Length to one line, or removes it if it is invalid. If the body depended on it, the

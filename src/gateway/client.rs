@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use hyper::{HeaderMap, header::HeaderName};
 use ipnet::IpNet;
 
-use crate::forward::headers::Client;
+use crate::forward::headers::{Client, from_client};
 
 use super::Gateway;
 
@@ -24,6 +24,14 @@ impl Gateway {
     /// Returns the client of a request from `peer`.
     pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Client {
         identify(peer, headers, &self.trusted_proxies)
+    }
+
+    /// Removes the fields of a request that [aren't forwarded](from_client). Those that routes and limits read stay if a trusted
+    /// proxy sends them, which may forward a client's `Connection` that names what the proxy says of the client.
+    pub(crate) fn remove_unforwarded(&self, peer: Peer, headers: &mut HeaderMap) {
+        let is_trusted = is_trusted(peer.address, &self.trusted_proxies);
+        let kept: &[HeaderName] = if is_trusted { &self.planner.fields_known } else { &[] };
+        from_client(headers, kept);
     }
 
     /// Returns the client of a request that `proxy` describes instead of forwarding it: the proxy itself is trusted.

@@ -258,9 +258,9 @@ impl Planner {
     ) -> Result<(), Rejection> {
         let readings = path::readings(path, &path::matched(path));
         let readings = readings.map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
-        for reading in readings.iter().filter(|reading| !rewrite.yields(reading, false)) {
+        for reading in readings.iter().filter(|reading| !rewrite.yields(reading)) {
             let escapes = |(matcher, other): &(Matcher, Route)| {
-                other.may_yield(matcher, reading, split) && !is_covered(other)
+                other.counts_or_requires() && other.may_yield(matcher, reading, split) && !is_covered(other)
             };
             if self.routes.routes().any(escapes) {
                 return Err(Rejection::PathAmbiguous);

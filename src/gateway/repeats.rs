@@ -153,7 +153,7 @@ impl Refused {
 
 /// Returns the client of a request that the gateway itself serves. `None` if its response differs each time.
 fn client_of(gateway: &Gateway, peer: Peer, parts: &mut Parts) -> Option<Client> {
-    headers::from_client(&mut parts.headers);
+    gateway.remove_unforwarded(peer, &mut parts.headers);
     let client = gateway.client(peer, &parts.headers);
     let brings_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
     (!brings_id && !grpc::is_call(&parts.headers)).then_some(client)

@@ -31,6 +31,11 @@ impl Split {
         self.0.iter().any(|(own, _)| other.0.iter().any(|(theirs, _)| own == theirs))
     }
 
+    /// Returns the upstreams that get requests.
+    pub(crate) fn upstreams(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().filter(|(_, weight)| *weight > 0).map(|(upstream, _)| *upstream)
+    }
+
     /// Returns the upstreams with their shares of the requests in percent.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
         let sum = f64::from(self.sum());

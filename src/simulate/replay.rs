@@ -206,7 +206,7 @@ impl Replay {
                 parts.headers.append(name, value.clone());
             }
         }
-        from_client(&mut parts.headers);
+        from_client(&mut parts.headers, &[]);
         let host = logged.host.as_ref().or(self.host.as_ref());
         // HTTP/1.0 requests need no host.
         parts.version = if host.is_some() { Version::HTTP_11 } else { Version::HTTP_10 };

@@ -225,6 +225,10 @@ fn a_client_cannot_take_away_what_a_proxy_says_of_it() {
     for named in ["x-forwarded-for", "close, X-Forwarded-For"] {
         assert_eq!(gateway.ask(&format!("{by_proxy}\nConnection: {named}")).status, 429, "{named}");
     }
+    // So for the quota of a client, here none.
+    let limit = "key = \"ip\"\nrate = \"9/h\"\nrate_from = \"header:x-quota\"\nmax = 9";
+    let gateway = Gateway::start(&(TRUSTING.to_owned() + &limit_all(limit)));
+    assert_eq!(gateway.ask("GET /\nX-Quota: 0\nConnection: x-quota").status, 429);
 }
 
 #[test]

@@ -266,18 +266,28 @@ pub fn is_escape(behind: &[u8]) -> bool {
     matches!(behind, [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
-/// Returns a text in one case of letters, in which servers compare it that ignore the case. Some make capitals of all letters (Java, Python),
-/// so that U+0131 is an `i`; to others U+0130 is one (Go).
+/// Folds the case of letters, so that texts are equal if some server that ignores it takes them for the same: one makes capitals of all
+/// letters (Java, Python), so that U+0131 is an `i`; to another U+0130 is one (Go).
 pub(crate) fn folded(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
-        return text.into();
+    match is_folded(text) {
+        true => text.into(),
+        false => fold(text).collect::<String>().into(),
     }
-    let fold = |c: char| {
-        let mut upper = c.to_uppercase();
-        let upper = if upper.len() == 1 { upper.next() } else { None }.unwrap_or(c);
-        upper.to_lowercase().next().unwrap_or(upper)
-    };
-    text.chars().map(fold).collect::<String>().into()
+}
+
+/// Returns true if texts are the same to a server that ignores the case of letters. It ends at the first difference.
+pub(crate) fn are_alike(one: &str, other: &str) -> bool {
+    fold(one).eq(fold(other))
+}
+
+/// Returns true for a text in ASCII without capitals.
+pub(crate) fn is_folded(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
+}
+
+fn fold(text: &str) -> impl Iterator<Item = char> {
+    let lower = |c: char| c.to_lowercase().next();
+    text.chars().filter_map(lower).flat_map(char::to_uppercase).filter_map(lower)
 }
 
 /// Returns true if a path contains a `%`.

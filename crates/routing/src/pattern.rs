@@ -65,13 +65,17 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
-    /// Returns true if a path in the form of [`path::matched`] has this pattern, also with other letters' case if that is ignored. An empty
-    /// segment is a parameter.
-    pub fn matches(&self, path: &str, ignores_case: bool) -> bool {
-        let is_alike = |literal: &str, segment: &str| match ignores_case {
-            true => path::folded(literal) == path::folded(segment),
-            false => literal == segment,
-        };
+    /// Returns true if a path in the form of [`path::matched`] has this pattern. An empty segment is a parameter.
+    pub(crate) fn matches(&self, path: &str) -> bool {
+        self.matches_by(path, |literal, segment| literal == segment)
+    }
+
+    /// Returns true if a path in the form of [`path::matched`] has this pattern in any case of letters.
+    pub fn matches_in_any_case(&self, path: &str) -> bool {
+        self.matches_by(path, path::are_alike)
+    }
+
+    fn matches_by(&self, path: &str, is_alike: impl Fn(&str, &str) -> bool) -> bool {
         let rest = path.strip_prefix('/').filter(|rest| !rest.is_empty());
         let mut segments = rest.into_iter().flat_map(|rest| rest.split('/'));
         for step in self.steps() {
@@ -301,7 +305,7 @@ mod tests {
             ("/a/{*rest}", "/a/7/b", true),
             ("/a/{*rest}", "/b", false),
         ] {
-            assert_eq!(pattern(text).matches(path, false), expected, "{text} of {path}");
+            assert_eq!(pattern(text).matches(path), expected, "{text} of {path}");
         }
     }
 

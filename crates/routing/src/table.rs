@@ -28,7 +28,10 @@ use http::{HeaderMap, header::HeaderName};
 use smallvec::SmallVec;
 
 use crate::{
-    HostPattern, Matcher, Pattern, View, matcher::has_repeated, path::folded, pattern::SegmentShape,
+    HostPattern, Matcher, Pattern, View,
+    matcher::has_repeated,
+    path::{folded, is_folded},
+    pattern::SegmentShape,
 };
 
 /// All routes, arranged for a fast search. `T` is what a route does.
@@ -42,10 +45,12 @@ pub struct Table<T> {
     /// The header fields and the query parameters on which routes have conditions.
     conditional_headers: Vec<HeaderName>,
     conditional_parameters: Vec<String>,
-    /// All literals, in lower case.
-    literals: BTreeSet<Vec<u8>>,
-    /// Those that routes have in another case.
-    capitals: BTreeSet<Vec<u8>>,
+    /// All literals as routes have them, by what they are in lower case.
+    spellings: BTreeMap<String, BTreeSet<String>>,
+    /// True if one isn't in lower case.
+    has_capitals: bool,
+    /// The most bytes of a segment that is a literal in another case.
+    literal_most: usize,
 }
 
 /// The tries of all hosts.
@@ -103,22 +108,31 @@ impl<T> Table<T> {
         let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
         conditional_parameters.sort();
         conditional_parameters.dedup();
-        let steps = routes.iter().flat_map(|(matcher, _)| matcher.path.steps());
-        let (mut literals, mut capitals) = (BTreeSet::new(), BTreeSet::new());
-        for step in steps {
-            let SegmentShape::Literal(literal) = step else { continue };
-            let folded = folded(literal).into_owned().into_bytes();
-            if folded != literal.as_bytes() {
-                capitals.insert(folded.clone());
+        let mut spellings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for step in routes.iter().flat_map(|(matcher, _)| matcher.path.steps()) {
+            if let SegmentShape::Literal(literal) = step {
+                spellings.entry(folded(literal).into_owned()).or_default().insert(literal.to_owned());
             }
-            literals.insert(folded);
         }
-        Self { conditional_headers, conditional_parameters, routes, tries, folded_tries, literals, capitals }
+        let has_capitals = spellings.values().flatten().any(|literal| !is_folded(literal));
+        // U+212A takes three bytes, and a `k` one.
+        let literal_most = 3 * spellings.keys().map(String::len).max().unwrap_or_default();
+        Self {
+            conditional_headers,
+            conditional_parameters,
+            routes,
+            tries,
+            folded_tries,
+            spellings,
+            has_capitals,
+            literal_most,
+        }
     }
 
     /// Returns the most specific route whose conditions the request meets.
     pub fn find<'t, 'r>(&'t self, view: &View<'r>) -> Option<Found<'t, 'r, T>> {
-        let mut search = Search { routes: &self.routes, view, params: Params::new() };
+        let literal_most = self.literal_most;
+        let mut search = Search { routes: &self.routes, literal_most, view, params: Params::new() };
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
         let tries = if view.ignores_case { &self.folded_tries } else { &self.tries };
         let (matcher, route) = tries.roots(view.host).find_map(|root| search.descend(root, path))?;
@@ -138,14 +152,12 @@ impl<T> Table<T> {
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
     pub fn may_differ_in_case(&self, path: &str) -> bool {
-        match folded(path) {
-            Cow::Borrowed(path) => {
-                !self.capitals.is_empty() && segments(path).any(|segment| self.capitals.contains(segment))
-            }
-            Cow::Owned(folded) => segments(&folded).zip(segments(path)).any(|(folded, segment)| {
-                self.capitals.contains(folded) || folded != segment && self.literals.contains(folded)
-            }),
-        }
+        let has_other_spelling = |segment: &str| {
+            let spellings =
+                (segment.len() <= self.literal_most).then(|| self.spellings.get(&*folded(segment))).flatten();
+            spellings.is_some_and(|spellings| spellings.iter().any(|literal| literal != segment))
+        };
+        (self.has_capitals || !is_folded(path)) && segments(path).any(has_other_spelling)
     }
 
     /// Returns the names of the header fields on which routes have conditions.
@@ -159,8 +171,10 @@ impl<T> Table<T> {
     }
 }
 
-fn segments(path: &str) -> impl Iterator<Item = &[u8]> {
-    path.as_bytes().split(|byte| *byte == b'/').skip(1)
+/// Returns the segments of a path. `str::split` costs more: its search is made for long strings.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    let segments = path.as_bytes().split(|byte| *byte == b'/').skip(1);
+    segments.map(|segment| str::from_utf8(segment).expect("a slash is a whole character"))
 }
 
 impl Tries {
@@ -226,6 +240,7 @@ impl<'t, 'r, T> Found<'t, 'r, T> {
 /// A walk through the tries for one request.
 struct Search<'t, 'v, 'r, T> {
     routes: &'t [(Matcher, T)],
+    literal_most: usize,
     view: &'v View<'r>,
     params: Params<'r>,
 }
@@ -246,8 +261,12 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
-        let literal = if self.view.ignores_case { folded(segment) } else { segment.into() };
-        if let Some(child) = node.literals.get(&*literal)
+        let child = match self.view.ignores_case {
+            false => node.literals.get(segment),
+            true if segment.len() > self.literal_most => None,
+            true => node.literals.get(&*folded(segment)),
+        };
+        if let Some(child) = child
             && let Some(route) = self.descend(child, path)
         {
             return Some(route);
@@ -264,11 +283,10 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
     /// Returns the first route whose conditions hold. Where the case of letters is ignored, one whose literals are spelt as in the path
     /// goes first.
     fn first(&self, routes: &[usize]) -> Option<&'t (Matcher, T)> {
-        let holding = || {
-            routes.iter().map(|index| &self.routes[*index]).filter(|(matcher, _)| matcher.holds(self.view))
-        };
-        let is_as_sent = |(matcher, _): &&(Matcher, T)| matcher.path.matches(self.view.path, false);
-        let as_sent = self.view.ignores_case.then(|| holding().find(is_as_sent)).flatten();
-        as_sent.or_else(|| holding().next())
+        let routes = || routes.iter().map(|index| &self.routes[*index]);
+        let holds = |(matcher, _): &&(Matcher, T)| matcher.holds(self.view);
+        let is_as_sent = |(matcher, _): &&(Matcher, T)| matcher.path.matches(self.view.path);
+        let as_sent = self.view.ignores_case.then(|| routes().filter(is_as_sent).find(holds)).flatten();
+        as_sent.or_else(|| routes().find(holds))
     }
 }

@@ -40,10 +40,14 @@ impl Template {
         self.text.split('/').filter(|segment| segment.starts_with('{'))
     }
 
-    /// Returns true if plain parameters could yield this path, or one with this reading, or one with other letters' case if that is
-    /// ignored. The path is in the form of [`path::matched`].
-    pub fn yields(&self, path: &str, ignores_case: bool) -> bool {
-        self.shapes.iter().any(|shape| shape.matches(path, ignores_case))
+    /// Returns true if plain parameters could yield this path, or one with this reading. It is in the form of [`path::matched`].
+    pub fn yields(&self, path: &str) -> bool {
+        self.shapes.iter().any(|shape| shape.matches(path))
+    }
+
+    /// Returns true if plain parameters could yield this path, or one with this reading, in any case of letters.
+    pub fn yields_in_any_case(&self, path: &str) -> bool {
+        self.shapes.iter().any(|shape| shape.matches_in_any_case(path))
     }
 
     /// Fills in the parameters of a forwarded path that matches the pattern. A parameter that the pattern doesn't

@@ -126,6 +126,7 @@ fn the_case_of_literals_may_be_ignored() {
         ("/LOGİN", "/{*rest}", "/login"),
         ("/logın", "/{*rest}", "/login"),
         ("/\u{212a}aße\u{17f}", "/{*rest}", "/kaßes"),
+        ("/KASSES", "/{*rest}", "/kaßes"),
         ("/CAFÉ", "/{*rest}", "/café"),
         ("/API/X", "/API/{*rest}", "/Api/x"),
         ("/Twin", "/Twin", "/Twin"),

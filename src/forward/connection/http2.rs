@@ -326,8 +326,8 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Removes empty fields for which servers end the connection: cookies beside others, which Hypercorn joins to an invalid value, and all
-/// empty fields of a request with several lines of one that nginx takes only once, since nginx refuses its head, but reads on.
+/// Removes empty fields for which servers end the connection. Hypercorn joins cookies, so an empty one makes the value invalid. nginx
+/// rejects a request that repeats one of `ONCE`, but reads on, and ends the connection at an empty field.
 fn remove_empty(headers: &mut HeaderMap) {
     const ONCE: [HeaderName; 7] = [
         AUTHORIZATION,
@@ -369,10 +369,13 @@ const MOST_ENCODED: usize = 7 << 10;
 /// The most bytes by which a longer one may have grown.
 const MOST_ESCAPES: usize = 1 << 10;
 
-/// Returns true if a target with the escapes that it gets for HTTP/2 servers isn't much longer, or not too long.
+/// Returns true if a target that is percent-encoded for HTTP/2 servers has at most [`MOST_ENCODED`] bytes, or at most [`MOST_ESCAPES`] more
+/// than the one sent.
 pub(crate) fn can_be_encoded(target: &PathAndQuery) -> bool {
     let sent = target.as_str().len();
-    let is_fine = |encoded: String| encoded.len() <= MOST_ENCODED || encoded.len() - sent <= MOST_ESCAPES;
+    // No target has more (`PathAndQuery`).
+    let longest = usize::from(u16::MAX) - 1;
+    let is_fine = |encoded: String| encoded.len() <= longest.min(MOST_ENCODED.max(sent + MOST_ESCAPES));
     // An escape takes three bytes.
     sent <= MOST_ENCODED / 3 || encoded_target(target).is_none_or(is_fine)
 }
@@ -387,6 +390,7 @@ fn encoded_target(target: &PathAndQuery) -> Option<String> {
     let encoded = iter::once(first)
         .chain(behind)
         .map(|(percent, part)| (percent, Cow::from(utf8_percent_encode(part, NOT_IN_TARGETS))));
+    // A text of one such byte would be borrowed, too, but the first begins with a slash or a question mark, and each other with digits.
     let is_as_sent =
         |(percent, part): (&str, Cow<'_, str>)| percent != "%25" && matches!(part, Cow::Borrowed(_));
     if encoded.clone().all(is_as_sent) {

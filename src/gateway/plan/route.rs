@@ -82,7 +82,7 @@ impl Responder {
     /// Returns true if it is upstreams with servers that may speak HTTP/2.
     pub(super) fn speaks_http2(&self, config: &Config) -> bool {
         let speaks = |place| config.upstreams.values().nth(place).is_some_and(|upstream| upstream.http2);
-        matches!(self, Self::Upstream(split) if split.shares().any(|(place, _)| speaks(place)))
+        matches!(self, Self::Upstream(split) if split.upstreams().any(speaks))
     }
 }
 
@@ -101,10 +101,10 @@ impl Route {
     /// [`path::matched`].
     pub(super) fn may_yield(&self, matcher: &Matcher, path: &str, split: &Split) -> bool {
         matches!(&self.answer, Responder::Upstream(own) if own.overlaps(split))
-            && self
-                .rewrite
-                .as_ref()
-                .map_or_else(|| matcher.path.matches(path, true), |rewrite| rewrite.yields(path, true))
+            && match &self.rewrite {
+                None => matcher.path.matches_in_any_case(path),
+                Some(rewrite) => rewrite.yields_in_any_case(path),
+            }
     }
 
     /// Returns true if a request that these rules count, and that has the token that is required, is counted by all rules of this

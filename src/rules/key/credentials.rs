@@ -18,8 +18,9 @@ use super::readings::{Readings, TooManyReadings, has_encoded_word, percent_decod
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
-/// The fewest bytes of a token behind a `Bearer` within a word, and behind one at the beginning. Fewer may be the same for many clients.
+/// The fewest bytes of a token behind a `Bearer` within a word. Fewer may be the same for many clients.
 const SHORTEST_WITHIN_WORD: usize = 16;
+/// The same for a `Bearer` at the beginning.
 const SHORTEST_AT_SCHEME: usize = 2;
 /// The most places of a `Basic` in credentials, since all that follows each is read.
 const MOST_BASICS: usize = 2;
@@ -125,11 +126,11 @@ fn add_parameters(readings: &mut Readings<'_>, scheme: &[u8], list: &[u8]) -> Re
     // Rails takes the first parameter for the token, whatever its name.
     let is_rails = scheme == BEARER || scheme.eq_ignore_ascii_case(b"Token");
     let has_token = token.map_or(!is_rails, |token| is_word(token) && !token.contains(&b'\\'));
-    // Some servers find a scheme within another one's name, and take what is behind it up to a character of the list.
-    let is_plain = scheme.iter().all(|byte| is_of_word(*byte) || matches!(byte, b'-' | b'.'))
-        && (known(scheme).is_some()
-            || [BASIC, BEARER].iter().all(|name| places(scheme, name).next().is_none()));
-    if scheme == BASIC || !is_plain || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
+    let is_plain = scheme.iter().all(|byte| is_of_word(*byte) || matches!(byte, b'-' | b'.'));
+    // Some servers find one of these in another scheme, and take what is behind it up to a character of the list.
+    let names_other =
+        scheme != BEARER && [BASIC, BEARER].iter().any(|name| places(scheme, name).next().is_some());
+    if !is_plain || names_other || !has_token || !parameters(list).all(|parameter| parameter.is_some()) {
         return Err(TooManyReadings);
     }
     if known(scheme).is_none() {
@@ -201,20 +202,21 @@ fn add_behind_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooM
 /// and, at the beginning, without the byte behind it (Yii).
 ///
 /// # Errors
-/// A word ends with it, so that `replace("Bearer ", "")` joins what is around it; or a token in a list of parameters follows it, of which
-/// servers read more or less of the list.
+/// A word ends with it, so that `replace("Bearer ", "")` joins what is around it; or a list has a token behind
+/// it: servers disagree on where that ends.
 fn add_behind_bearer(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
     for at in places(sent, BEARER) {
         let behind = &sent[at + BEARER.len()..];
         if at > 0 && behind.first().is_some_and(u8::is_ascii_whitespace) {
             return Err(TooManyReadings);
         }
-        let token = behind.split(u8::is_ascii_whitespace).next().unwrap_or_default();
-        if token.len() >= if at == 0 { SHORTEST_AT_SCHEME } else { SHORTEST_WITHIN_WORD } {
-            if token.iter().any(|byte| matches!(byte, b',' | b'"')) {
+        let ends_token = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'"');
+        let end = behind.iter().position(ends_token).unwrap_or(behind.len());
+        if end >= if at == 0 { SHORTEST_AT_SCHEME } else { SHORTEST_WITHIN_WORD } {
+            if behind.get(end).is_some_and(|byte| !byte.is_ascii_whitespace()) {
                 return Err(TooManyReadings);
             }
-            add_token(readings, token)?;
+            add_token(readings, &behind[..end])?;
         }
         if at == 0 && behind.len() > 1 && !behind[0].is_ascii_whitespace() {
             add_token(readings, behind[1..].trim_ascii())?;
@@ -352,6 +354,10 @@ mod tests {
             (
                 "Digest uri=\"/basic/plan\", realm=\"Basic Auth\"",
                 &["Digest uri=\"/basic/plan\", realm=\"Basic Auth\""],
+            ),
+            (
+                "Digest a=\"bearer\",realm=\"x-bearer\",nonce=\"0123456789abcdef\"",
+                &["Digest a=\"bearer\",realm=\"x-bearer\",nonce=\"0123456789abcdef\""],
             ),
             ("Hawk id=\"a\" , mac=\"b=\"", &["Hawk id=\"a\" , mac=\"b=\""]),
             ("Digest a=\"b = c\", d=e=", &["Digest a=\"b = c\", d=e="]),
@@ -500,6 +506,7 @@ mod tests {
             "MyBearer a=b,c=d",
             "%42earer a=b,c=d",
             "Mine a=Bearer0123456789abcdef,b=c",
+            "Bearerk1, a=b",
             "Mine a=\"Bearer0123456789abcdef\",b=c",
             "Digest a=\"Bearer k1\"",
             "Digest a=\"xbasic YTpi\"",

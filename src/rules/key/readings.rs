@@ -135,7 +135,7 @@ pub(super) fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Returns true if a text has a `%` that two hexadecimal digits don't follow.
 pub(super) fn has_invalid_escape(text: &[u8]) -> bool {
-    text.contains(&b'%') && !text.split(|byte| *byte == b'%').skip(1).all(is_escape)
+    !text.split(|byte| *byte == b'%').skip(1).all(is_escape)
 }
 
 /// A value without a pair of quotes around it.

@@ -27,12 +27,13 @@ pub(super) fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), 
     all.iter().filter(|decoded| !decoded.is_empty()).try_for_each(|decoded| readings.add(basic(decoded)))
 }
 
-/// Returns true for what may be a name, or a name and a password, and not a key that is base64 by chance: it has a colon or is UTF-8, and
-/// no control character, or only behind a text that has both.
+/// Returns true for what may be a name, or a name and a password, and not a key that is base64 by chance. At least two of these hold: it
+/// has a colon; it is UTF-8, as far as servers read the password; it has no control character.
 fn is_text(decoded: &[u8]) -> bool {
+    let read = &decoded[..end_of_password(decoded).unwrap_or(decoded.len())];
     let has_controls = decoded.iter().any(u8::is_ascii_control);
-    let is_utf8 = str::from_utf8(&decoded[..end_of_password(decoded).unwrap_or(decoded.len())]).is_ok();
-    if decoded.contains(&b':') { is_utf8 || !has_controls } else { is_utf8 && !has_controls }
+    let signs = [decoded.contains(&b':'), str::from_utf8(read).is_ok(), !has_controls];
+    signs.into_iter().filter(|holds| *holds).count() >= 2
 }
 
 /// Returns where servers end a password: at the first NUL or line feed behind the colon.
