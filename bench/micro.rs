@@ -151,7 +151,7 @@ fn header_for_the_upstream(bencher: Bencher<'_, '_>) {
     let peer = IpAddr::from([192, 0, 2, 7]);
     let client = Client { peer, peer_is_trusted: false, address: peer, scheme: "http" };
     bencher.with_inputs(request).bench_local_refs(|fields| {
-        headers::from_client(fields);
+        headers::from_client(fields, &[]);
         headers::towards_upstream(fields, &client, Version::HTTP_11, headers::new_request_id());
     });
 }
