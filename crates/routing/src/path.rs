@@ -267,7 +267,7 @@ pub fn is_escape(behind: &[u8]) -> bool {
 }
 
 /// Folds the case of letters, so that texts are equal if some server that ignores it takes them for the same: one makes capitals of all
-/// letters (Java, Python), so that U+0131 is an `i`; to another U+0130 is one (Go).
+/// letters (Java, Python), so that U+0131 is an `i`; to another U+0130 is one (Go), or one with a dot of its own (JavaScript).
 pub(crate) fn folded(text: &str) -> Cow<'_, str> {
     match is_folded(text) {
         true => text.into(),
@@ -287,7 +287,8 @@ pub(crate) fn is_folded(text: &str) -> bool {
 
 fn fold(text: &str) -> impl Iterator<Item = char> {
     let lower = |c: char| c.to_lowercase().next();
-    text.chars().filter_map(lower).flat_map(char::to_uppercase).filter_map(lower)
+    let letters = text.chars().filter(|c| *c != '\u{307}');
+    letters.filter_map(lower).flat_map(char::to_uppercase).filter_map(lower)
 }
 
 /// Returns true if a path contains a `%`.

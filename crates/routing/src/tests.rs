@@ -125,6 +125,7 @@ fn the_case_of_literals_may_be_ignored() {
         ("/Api/7", "/Api/{id}", "/Api/{id}"),
         ("/LOGİN", "/{*rest}", "/login"),
         ("/logın", "/{*rest}", "/login"),
+        ("/logi\u{307}n", "/{*rest}", "/login"),
         ("/\u{212a}aße\u{17f}", "/{*rest}", "/kaßes"),
         ("/KASSES", "/{*rest}", "/kaßes"),
         ("/CAFÉ", "/{*rest}", "/café"),
