@@ -122,7 +122,7 @@ pub(crate) fn has_ff(value: &HeaderValue) -> bool {
     !value.as_bytes().is_ascii() && value.as_bytes().contains(&0xFF)
 }
 
-/// Returns true if a request has binary metadata of gRPC, in fields whose names end in `-bin`, that isn't base64. gRPC for Java ends its
+/// Returns true if a request has [binary metadata](is_metadata) that isn't base64. gRPC for Java ends its
 /// HTTP/2 connection for that, with the calls of others, whatever the content is.
 pub(crate) fn has_invalid_metadata(headers: &HeaderMap) -> bool {
     let is_base64 = |value: &[u8]| {
@@ -130,8 +130,16 @@ pub(crate) fn has_invalid_metadata(headers: &HeaderMap) -> bool {
         let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
         digits % 4 != 1 && value[..digits].iter().all(is_digit)
     };
-    let is_valid = |value: &HeaderValue| value.as_bytes().split(|byte| *byte == b',').all(is_base64);
-    headers.iter().any(|(name, value)| name.as_str().ends_with("-bin") && !is_valid(value))
+    let is_valid = |value: &HeaderValue| {
+        let mut values = value.as_bytes().split(|byte| *byte == b',');
+        values.all(|value| is_base64(value.trim_ascii()))
+    };
+    headers.iter().any(|(name, value)| is_metadata(name) && !is_valid(value))
+}
+
+/// Returns true for the name of binary metadata of gRPC.
+pub(super) fn is_metadata(name: &HeaderName) -> bool {
+    name.as_str().ends_with("-bin")
 }
 
 /// Removes the trailers of a response that belong to a connection or to the head only.

@@ -35,6 +35,7 @@ use crate::forward::{
     Failure,
     body::{Body, Gathered},
     connector::CountedConnection,
+    headers::is_metadata,
     hints::Hints,
     retry,
 };
@@ -240,10 +241,15 @@ impl SendingBody {
             if let Some((_, is_last)) = self.unsent {
                 while self.stream.capacity() == 0 {
                     let Poll::Ready(room) = self.stream.poll_capacity(context) else {
-                        if self.is_open {
-                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
+                        if !self.is_open {
+                            return Poll::Pending;
                         }
-                        return Poll::Pending;
+                        let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
+                        ready!(blocked.poll_useless(context));
+                        // The server counts it as cancelled, too.
+                        self.handle.has_ended.store(false, Relaxed);
+                        self.stream.send_reset(Reason::CANCEL);
+                        return Poll::Ready(Ok(()));
                     };
                     let Some(room) = room else { return Poll::Ready(Ok(())) };
                     room?;
@@ -312,6 +318,7 @@ fn adapt(request: &mut Request<Body>, url: &ServerUrl) {
         request.headers_mut().remove(name);
     }
     remove_empty(request.headers_mut());
+    join_metadata(request.headers_mut());
     let host = request.headers_mut().remove(HOST);
     let named = host.and_then(|host| without_invalid_port(Authority::from_maybe_shared(host).ok()?));
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
@@ -349,6 +356,17 @@ fn remove_empty(headers: &mut HeaderMap) {
             && !(value.is_empty() && (is_repeated || name == COOKIE))
         {
             headers.append(name.clone(), value);
+        }
+    }
+}
+
+/// Removes spaces around the values of binary metadata, which gRPC for Java takes for invalid base64. Browsers and Node.js join lines with
+/// one.
+fn join_metadata(headers: &mut HeaderMap) {
+    for (name, value) in headers {
+        if is_metadata(name) && value.as_bytes().contains(&b' ') {
+            let joined: Vec<u8> = value.as_bytes().iter().copied().filter(|byte| *byte != b' ').collect();
+            *value = HeaderValue::from_bytes(&joined).expect("a part of a value is one");
         }
     }
 }

@@ -6,11 +6,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, Interval, interval_at},
+};
 
 use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
 
@@ -19,6 +23,9 @@ use super::received::ReceivedBodies;
 /// The silence after which an HTTP/2 connection gets no new requests meanwhile, and seems dead to a request that is given up. PINGs would
 /// tell sooner, but gRPC servers close connections that send them every few seconds.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
+
+/// The time within which a server that has ended its response must make room for the rest of the request's body.
+const ROOM_WITHIN: Duration = Duration::from_millis(250);
 
 /// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
 /// allows.
@@ -169,20 +176,38 @@ impl Drop for AwaitedResponse<'_> {
     }
 }
 
-/// A request body that waits for room at the server.
-pub(super) struct Blocked(Arc<Http2Streams>);
+/// A request body that waits for room at the server. It counts until it is dropped.
+pub(super) struct Blocked {
+    handle: Arc<Http2Handle>,
+    looks: Interval,
+    /// True if the response had ended at the last look.
+    had_ended: bool,
+}
 
 impl Blocked {
-    /// Counts a body until the value is dropped.
-    pub(super) fn begin(streams: &Arc<Http2Streams>) -> Self {
-        streams.blocked.fetch_add(1, Relaxed);
-        Self(streams.clone())
+    /// Counts a body.
+    pub(super) fn begin(handle: &Arc<Http2Handle>) -> Self {
+        handle.streams.blocked.fetch_add(1, Relaxed);
+        let looks = interval_at(Instant::now() + ROOM_WITHIN, ROOM_WITHIN);
+        Self { handle: handle.clone(), looks, had_ended: false }
+    }
+
+    /// Waits until the response has ended for [`ROOM_WITHIN`]. Node.js, for one, then neither reads the body nor resets the stream if the
+    /// response has no content.
+    pub(super) fn poll_useless(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.looks.poll_tick(context));
+            let has_ended = self.handle.has_ended.load(Relaxed);
+            if mem::replace(&mut self.had_ended, has_ended) {
+                return Poll::Ready(());
+            }
+        }
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        self.0.blocked.fetch_sub(1, Relaxed);
+        self.handle.streams.blocked.fetch_sub(1, Relaxed);
     }
 }
 

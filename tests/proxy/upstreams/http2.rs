@@ -100,11 +100,13 @@ fn a_request_is_written_as_http_2_has_it() {
         ("text/plain", "YQ==", (200, None)),
         ("text/plain", "!!", (400, None)),
         ("application/grpc", "!!", (200, Some("13"))),
+        ("application/grpc", "YQ, YQ==", (200, None)),
     ] {
         let answer =
             gateway.ask(&format!("POST /\nContent-Type: {kind}\nX-Bin: {value}\nContent-Length: 1\n\na"));
         assert_eq!((answer.status, answer.header("grpc-status")), expected, "{kind} {value}");
     }
+    assert_eq!(upstream.last().headers["x-bin"], "YQ,YQ==");
 }
 
 /// A path may get longer by `rewrite`.

@@ -1,5 +1,7 @@
 //! Uploads that HTTP/2 upstreams answer before they end.
 
+use std::sync::{Arc, Mutex};
+
 use http_body_util::BodyExt;
 use hyper::{Response, server::conn::http2};
 use hyper_util::rt::TokioExecutor;
@@ -10,7 +12,7 @@ use crate::{
         upstream::{Speech, Upstream, whole},
         wait_until,
     },
-    proxy::{forward_to, quoted},
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 #[test]
@@ -37,4 +39,28 @@ fn an_upload_counts_as_a_stream_until_it_ends() {
     wait_until("a stream is free", || gateway.get("/").status == 200);
     assert!(uploads.iter_mut().all(|upload| upload.get("/").text() == "hello"));
     assert_eq!(upstream.connections().len(), 1);
+}
+
+/// Node.js neither reads the rest of such an upload nor resets its stream, and the body fills the buffers, so the gateway reads nothing of the client
+/// that would tell it of a hang-up.
+#[test]
+fn an_upload_that_a_server_does_not_read_ends_behind_its_response() {
+    const MOST: usize = 2;
+    // The body is kept, and not read.
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let upstream = Upstream::speaking(cleartext_http2(), move |request| {
+        bodies.lock().unwrap().push(request.into_body());
+        async { Response::builder().status(204).body(whole("")).unwrap() }
+    });
+    let keys = format!("http2 = true\nmax_connections = {MOST}");
+    let toml = forward_to(&[quoted(upstream.url())], &keys);
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    for _ in 0..3 * MOST {
+        let mut upload = gateway.client();
+        upload.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
+        upload.send(&[b'a'; 300_000]);
+        assert_eq!(upload.answer().status, 204);
+        drop(upload);
+        wait_until("a connection is free", || gateway.ask("POST /").status == 204);
+    }
 }
