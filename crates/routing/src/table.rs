@@ -47,8 +47,8 @@ pub struct Table<T> {
     conditional_parameters: Vec<String>,
     /// All literals as routes have them, by what they are in lower case.
     spellings: BTreeMap<String, BTreeSet<String>>,
-    /// True if one isn't in lower case.
-    has_capitals: bool,
+    /// Those that aren't in lower case, in lower case.
+    capitals: BTreeSet<String>,
     /// The most bytes of a segment that is a literal in another case.
     literal_most: usize,
 }
@@ -109,12 +109,15 @@ impl<T> Table<T> {
         conditional_parameters.sort();
         conditional_parameters.dedup();
         let mut spellings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut capitals = BTreeSet::new();
         for step in routes.iter().flat_map(|(matcher, _)| matcher.path.steps()) {
-            if let SegmentShape::Literal(literal) = step {
-                spellings.entry(folded(literal).into_owned()).or_default().insert(literal.to_owned());
+            let SegmentShape::Literal(literal) = step else { continue };
+            let folded = folded(literal).into_owned();
+            if !is_folded(literal) {
+                capitals.insert(folded.clone());
             }
+            spellings.entry(folded).or_default().insert(literal.to_owned());
         }
-        let has_capitals = spellings.values().flatten().any(|literal| !is_folded(literal));
         // U+212A takes three bytes, and a `k` one.
         let literal_most = 3 * spellings.keys().map(String::len).max().unwrap_or_default();
         Self {
@@ -124,7 +127,7 @@ impl<T> Table<T> {
             tries,
             folded_tries,
             spellings,
-            has_capitals,
+            capitals,
             literal_most,
         }
     }
@@ -152,12 +155,15 @@ impl<T> Table<T> {
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
     pub fn may_differ_in_case(&self, path: &str) -> bool {
-        let has_other_spelling = |segment: &str| {
-            let spellings =
-                (segment.len() <= self.literal_most).then(|| self.spellings.get(&*folded(segment))).flatten();
-            spellings.is_some_and(|spellings| spellings.iter().any(|literal| literal != segment))
+        let has_other_spelling = |segment: &str| match is_folded(segment) {
+            true => self.capitals.contains(segment),
+            false if segment.len() > self.literal_most => false,
+            false => {
+                let spellings = self.spellings.get(&*folded(segment));
+                spellings.is_some_and(|spellings| spellings.iter().any(|literal| literal != segment))
+            }
         };
-        (self.has_capitals || !is_folded(path)) && segments(path).any(has_other_spelling)
+        (!self.capitals.is_empty() || !is_folded(path)) && segments(path).any(has_other_spelling)
     }
 
     /// Returns the names of the header fields on which routes have conditions.
