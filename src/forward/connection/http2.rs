@@ -360,12 +360,13 @@ fn remove_empty(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes spaces around the values of binary metadata, which gRPC for Java takes for invalid base64. Browsers and Node.js join lines with
-/// one.
+/// Removes white space around the values of binary metadata, which gRPC for Java takes for invalid base64. Browsers and Node.js join lines with
+/// a space.
 fn join_metadata(headers: &mut HeaderMap) {
     for (name, value) in headers {
-        if is_metadata(name) && value.as_bytes().contains(&b' ') {
-            let joined: Vec<u8> = value.as_bytes().iter().copied().filter(|byte| *byte != b' ').collect();
+        if is_metadata(name) && value.as_bytes().iter().any(u8::is_ascii_whitespace) {
+            let joined: Vec<u8> =
+                value.as_bytes().iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
             *value = HeaderValue::from_bytes(&joined).expect("a part of a value is one");
         }
     }

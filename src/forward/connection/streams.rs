@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
-    time::{Instant, Interval, interval_at},
+    time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 
 use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
@@ -188,7 +188,8 @@ impl Blocked {
     /// Counts a body.
     pub(super) fn begin(handle: &Arc<Http2Handle>) -> Self {
         handle.streams.blocked.fetch_add(1, Relaxed);
-        let looks = interval_at(Instant::now() + ROOM_WITHIN, ROOM_WITHIN);
+        let mut looks = interval_at(Instant::now() + ROOM_WITHIN, ROOM_WITHIN);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { handle: handle.clone(), looks, had_ended: false }
     }
 

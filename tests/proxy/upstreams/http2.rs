@@ -100,7 +100,7 @@ fn a_request_is_written_as_http_2_has_it() {
         ("text/plain", "YQ==", (200, None)),
         ("text/plain", "!!", (400, None)),
         ("application/grpc", "!!", (200, Some("13"))),
-        ("application/grpc", "YQ, YQ==", (200, None)),
+        ("application/grpc", "YQ,\t YQ==", (200, None)),
     ] {
         let answer =
             gateway.ask(&format!("POST /\nContent-Type: {kind}\nX-Bin: {value}\nContent-Length: 1\n\na"));
