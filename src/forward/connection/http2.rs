@@ -7,6 +7,7 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use hyper::{
     http::uri::{Authority, PathAndQuery, Scheme},
 };
 use percent_encoding::{AsciiSet, utf8_percent_encode};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
 use tollgate_routing::{path::is_escape, template::NOT_IN_URLS};
@@ -54,6 +55,9 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// The most bytes of a request body that h2 holds after the server has given credit for them.
 const SEND_BUFFER: usize = 64 << 10;
+
+/// The time in which the rest of a body that a server doesn't take must arrive. Its client's connection is closed then.
+const DISCARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A handle of an HTTP/2 connection to a server, for one request.
 #[derive(Debug)]
@@ -233,6 +237,15 @@ impl Future for SendingBody {
 }
 
 impl SendingBody {
+    /// Resets the stream, and has the rest of the body discarded.
+    fn give_up(&mut self) {
+        // The server counts it as cancelled, too.
+        self.handle.has_ended.store(false, Relaxed);
+        self.stream.send_reset(Reason::CANCEL);
+        let rest = std::mem::replace(&mut self.body, Gathered::new(Body::Whole(None)));
+        tokio::spawn(timeout(DISCARD_WITHIN, discard(rest)));
+    }
+
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             if self.stream.poll_reset(context).is_ready() {
@@ -246,9 +259,7 @@ impl SendingBody {
                         }
                         let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
                         ready!(blocked.poll_useless(context));
-                        // The server counts it as cancelled, too.
-                        self.handle.has_ended.store(false, Relaxed);
-                        self.stream.send_reset(Reason::CANCEL);
+                        self.give_up();
                         return Poll::Ready(Ok(()));
                     };
                     let Some(room) = room else { return Poll::Ready(Ok(())) };
@@ -286,6 +297,11 @@ impl SendingBody {
             }
         }
     }
+}
+
+/// Reads the rest of a body that the server doesn't take, so that the client's connection serves on.
+async fn discard(mut body: Gathered<Body>) {
+    while let Some(Ok(_)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {}
 }
 
 /// Waits for a response, and forwards the interim ones before it.

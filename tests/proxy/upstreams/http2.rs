@@ -444,7 +444,7 @@ fn a_dead_connection_is_replaced_however_short_the_timeout_of_its_route() {
     let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
     let cut = Cut::before(upstream.url().rsplit(':').next().unwrap().parse().unwrap());
     let list = [quoted(format!("http://127.0.0.1:{}", cut.port()))];
-    let toml = forward_to(&list, "http2 = true\ntimeouts = { idle = \"1h\" }") + "timeout = \"300ms\"";
+    let toml = forward_to(&list, "http2 = true\ntimeouts = { idle = \"1h\" }") + "timeout = \"100ms\"";
     let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
     wait_until("the server answers", || gateway.get("/").status == 200);
     cut.set(Fault::Swallow);
