@@ -47,7 +47,7 @@ pub struct Table<T> {
     conditional_parameters: Vec<String>,
     /// All literals as routes have them, by what they are in lower case.
     spellings: BTreeMap<String, BTreeSet<String>>,
-    /// Those that aren't in lower case, in lower case.
+    /// The literals that routes have with capitals, or outside ASCII, in lower case.
     capitals: BTreeSet<String>,
     /// The most bytes of a segment that is a literal in another case.
     literal_most: usize,

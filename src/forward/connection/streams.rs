@@ -216,7 +216,7 @@ impl Drop for Blocked {
 #[derive(Debug)]
 pub(super) struct Http2Handle {
     pub(super) streams: Arc<Http2Streams>,
-    /// True once the response has ended.
+    /// True once the response has ended, unless the body is given up after that. Else the request counts as cancelled.
     pub(super) has_ended: AtomicBool,
 }
 

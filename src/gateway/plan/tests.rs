@@ -21,6 +21,9 @@ hmac_secret = "0123456789abcdef0123456789abcdef"
 servers = ["http://127.0.0.1:3000"]
 [upstreams.users]
 servers = ["http://127.0.0.1:3001"]
+[upstreams.zrpc]
+servers = ["http://127.0.0.1:3002"]
+http2   = true
 
 [limits.client]
 key  = "ip"
@@ -175,6 +178,11 @@ name     = "goods"
 path     = "/goods/{id}"
 upstream = "users"
 rewrite  = "/items/{id}"
+[[routes]]
+name     = "call"
+path     = "/call"
+upstream = "zrpc"
+limits   = ["client"]
 [[routes]]
 name    = "tier"
 path    = "/tier"
@@ -450,6 +458,10 @@ fn a_request_has_one_plan() {
         ("GET a /shop/7%2Fx", "shop [] upstream 0 /items/7%2Fx"),
         ("GET a /app/login", "app [] upstream 1 /index.php/login"),
         ("GET a /goods/7%2Fparts", "goods [] upstream 1 /items/7%2Fparts"),
+        // What ends connections to HTTP/2 servers, which the other upstreams aren't.
+        ("POST a /call x-bin:YQ==", "call [client ip=192.0.2.7] upstream 2"),
+        ("POST a /call x-bin:!!", "call field-invalid"),
+        ("GET a /app/login x-bin:!!", "app [] upstream 1 /index.php/login"),
         // Targets that are rejected.
         ("GET a /a%00b", "- target-invalid"),
         ("GET a b", "- target-invalid"),

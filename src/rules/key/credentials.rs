@@ -20,7 +20,7 @@ use super::readings::{Readings, TooManyReadings, has_encoded_word, percent_decod
 const TOKEN: &[u8] = b"token=";
 /// The fewest bytes of a token behind a `Bearer` within a word. Fewer may be the same for many clients.
 const SHORTEST_WITHIN_WORD: usize = 16;
-/// The same for a `Bearer` at the beginning.
+/// The fewest bytes of a token behind a `Bearer` at the beginning.
 const SHORTEST_AT_SCHEME: usize = 2;
 /// The most places of a `Basic` in credentials, since all that follows each is read.
 const MOST_BASICS: usize = 2;
