@@ -177,10 +177,21 @@ impl<T> Table<T> {
     }
 }
 
-/// Returns the segments of a path. `str::split` costs more: its search is made for long strings.
+/// Returns the segments of a path that begins with a slash.
 fn segments(path: &str) -> impl Iterator<Item = &str> {
-    let segments = path.as_bytes().split(|byte| *byte == b'/').skip(1);
-    segments.map(|segment| str::from_utf8(segment).expect("a slash is a whole character"))
+    let mut rest = path.get(1..);
+    iter::from_fn(move || {
+        let (segment, path) = first_segment(rest?);
+        rest = path;
+        Some(segment)
+    })
+}
+
+/// Returns the text up to the first slash, and what follows that.
+fn first_segment(path: &str) -> (&str, Option<&str>) {
+    // `split_once` costs more: its search is made for long strings, and segments are short.
+    let end = path.bytes().position(|byte| byte == b'/');
+    end.map_or((path, None), |end| (&path[..end], Some(&path[end + 1..])))
 }
 
 impl Tries {
@@ -264,9 +275,8 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
     }
 
     fn branch(&mut self, node: &TrieNode, path: &'r str) -> Option<&'t (Matcher, T)> {
-        // `split_once` costs more: its search is made for long strings, and segments are short.
-        let end = path.bytes().position(|byte| byte == b'/');
-        let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
+        let (segment, path) = first_segment(path);
+        let path = path.unwrap_or_default();
         let child = match self.view.ignores_case {
             false => node.literals.get(segment),
             true if segment.len() > self.literal_most => None,

@@ -12,7 +12,7 @@ use crate::{
         upstream::{Speech, Upstream, whole},
         wait_until,
     },
-    proxy::{cleartext_http2, forward_to, quoted},
+    proxy::{forward_to, quoted},
 };
 
 #[test]
@@ -48,7 +48,9 @@ fn an_upload_that_a_server_does_not_read_ends_behind_its_response() {
     const MOST: usize = 2;
     // The body is kept, and not read.
     let bodies = Arc::new(Mutex::new(Vec::new()));
-    let upstream = Upstream::speaking(cleartext_http2(), move |request| {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535);
+    let upstream = Upstream::speaking(Speech::Http2(builder), move |request| {
         bodies.lock().unwrap().push(request.into_body());
         async { Response::builder().status(204).body(whole("")).unwrap() }
     });
