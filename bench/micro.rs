@@ -59,6 +59,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
             claims: &(),
             occurrence,
             ignores_case: false,
+            no_literals: 0,
         };
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });

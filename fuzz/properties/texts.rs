@@ -146,6 +146,7 @@ pub fn route(bytes: &[u8]) {
         claims: &(),
         occurrence: Occurrence::Any,
         ignores_case: false,
+        no_literals: 0,
     };
     match table.find(&view) {
         Some(found) => {

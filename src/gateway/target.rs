@@ -18,7 +18,7 @@ use crate::{
     reject::Rejection,
 };
 use tollgate_routing::{
-    Occurrence, Table, VerifiedClaims, View,
+    Occurrence, Segments, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
 };
 
@@ -30,15 +30,18 @@ const MOST_COMPARED: usize = 128 << 10;
 /// longer than the received one.
 const HOST_MOST: usize = 254;
 
-/// The occurrences that servers may take of a field or a parameter that is sent once, and of a repeated one.
+/// The occurrences that servers may take of a field or a parameter that is sent once, and of one that is repeated or has another name.
 const ALIKE: &[Occurrence] = &[Occurrence::Any];
-const REPEATED: &[Occurrence] = &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
+const AMBIGUOUS: &[Occurrence] =
+    &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only, Occurrence::Exact];
 
 /// The host and the path of a request.
 #[derive(Debug)]
 pub(crate) struct Target<'r> {
     /// The host in lower case, without port and trailing dot. Empty if an HTTP/1.0 client sent none.
     pub(crate) host: Cow<'r, str>,
+    /// The host as the client sent it, without the port, if that isn't `host`. To some servers, it is another one.
+    host_as_sent: Option<&'r str>,
     /// The host that some servers see at the beginning of the path.
     host_in_path: Option<String>,
     /// The path as it is forwarded, without the query.
@@ -66,7 +69,8 @@ impl<'r> Target<'r> {
         if !is_valid(&parts.method) {
             return Err(Rejection::MethodInvalid);
         }
-        let host = host(parts)?;
+        let (host, sent) = hosts(parts)?;
+        let host_as_sent = Some(sent).filter(|sent| **sent != *host);
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
@@ -97,20 +101,30 @@ impl<'r> Target<'r> {
         let readings = path::readings(&forwarded, &matched);
         let host_in_path = path::host_in(&forwarded).and_then(|authority| {
             let decoded = percent_decode_str(authority).decode_utf8().ok()?;
-            Some(host_of(decoded.rsplit('@').next()?).ok()?.into_owned())
+            Some(host_of(decoded.rsplit('@').next()?).ok()?.0.into_owned())
         });
         let queries_in_path = match &readings {
             Ok(readings) if readings.is_empty() => Vec::new(),
             _ => queries_in_path(&forwarded, query),
         };
-        Ok(Self { host, host_in_path, forwarded, matched, readings, query, queries_in_path })
+        Ok(Self { host, host_as_sent, host_in_path, forwarded, matched, readings, query, queries_in_path })
     }
 
     /// Returns what routing looks at.
     pub(crate) fn view<'a>(&'a self, parts: &'a Parts, claims: &'a dyn VerifiedClaims) -> View<'a> {
         let Self { host, matched: path, query, .. } = self;
         let Parts { method, headers, .. } = parts;
-        View { method, host, path, query, headers, claims, occurrence: Occurrence::Any, ignores_case: false }
+        View {
+            method,
+            host,
+            path,
+            query,
+            headers,
+            claims,
+            occurrence: Occurrence::Any,
+            ignores_case: false,
+            no_literals: 0,
+        }
     }
 
     /// Returns what else servers may look at: all combinations of how they read the path, the case of its letters, the host, the query, and
@@ -125,19 +139,30 @@ impl<'r> Target<'r> {
         routes: &Table<T>,
     ) -> Result<Vec<View<'a>>, TooManyReadings> {
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let occurrences = |query| if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
+        let occurrences =
+            |query| if routes.has_ambiguous_condition(&parts.headers, query) { AMBIGUOUS } else { ALIKE };
         let own = (self.query, occurrences(self.query));
         let mut views = Vec::new();
-        if readings.is_empty() && own.1 == ALIKE && !routes.may_differ_in_case(&self.matched) {
+        let doubtful = routes.doubtful_literals(&self.forwarded);
+        if readings.is_empty()
+            && own.1 == ALIKE
+            && self.host_as_sent.is_none()
+            && doubtful == 0
+            && !routes.may_differ_in_case(&self.matched)
+        {
             return Ok(views);
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
-        let paths = iter::once(&*self.matched).chain(readings.iter().map(String::as_str));
-        for (path, ignores_case) in paths.flat_map(|path| in_both_cases(path, routes)) {
-            for host in iter::once(&*self.host).chain(self.host_in_path.as_deref()) {
+        let own = iter::once((&*self.matched, 0));
+        let respelt = (doubtful != 0).then_some((&*self.matched, doubtful));
+        let paths = own.chain(respelt).chain(readings.iter().map(|path| (path.as_str(), 0)));
+        let hosts = iter::once(&*self.host).chain(self.host_as_sent).chain(self.host_in_path.as_deref());
+        for (path, no_literals, ignores_case) in paths.flat_map(|path| in_both_cases(path, routes)) {
+            for host in hosts.clone() {
                 for (query, occurrences) in &queries {
-                    let view = View { path, ignores_case, host, query, ..self.view(parts, claims) };
+                    let view =
+                        View { path, no_literals, ignores_case, host, query, ..self.view(parts, claims) };
                     views.extend(
                         occurrences.iter().map(|occurrence| View { occurrence: *occurrence, ..view }),
                     );
@@ -197,10 +222,13 @@ fn is_valid(method: &Method) -> bool {
     method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
-/// Returns a path, and the same to be looked up in any case of letters, if that may lead to another route.
-fn in_both_cases<'p, T>(path: &'p str, routes: &Table<T>) -> impl Iterator<Item = (&'p str, bool)> {
-    let in_any = routes.may_differ_in_case(path).then_some((path, true));
-    iter::once((path, false)).chain(in_any)
+/// Returns a path and its segments without literals, and the same to be looked up in any case of letters, if that may lead to another route.
+fn in_both_cases<'p, T>(
+    (path, no_literals): (&'p str, Segments),
+    routes: &Table<T>,
+) -> impl Iterator<Item = (&'p str, Segments, bool)> {
+    let in_any = routes.may_differ_in_case(path).then_some((path, no_literals, true));
+    iter::once((path, no_literals, false)).chain(in_any)
 }
 
 /// Returns true for a health check, if this is the path of health checks.
@@ -219,6 +247,11 @@ pub(crate) fn is_about_server(parts: &Parts) -> bool {
 /// # Errors
 /// The Host field is missing, repeated or invalid, for any target.
 pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
+    Ok(hosts(parts)?.0)
+}
+
+/// Returns the same, and the host as the client sent it.
+fn hosts(parts: &Parts) -> Result<(Cow<'_, str>, &str), Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
     let authority = parts.uri.authority().map(Authority::as_str);
     let named = match (lines.next(), lines.next()) {
@@ -241,11 +274,11 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     }
 }
 
-/// Returns the host of an authority. Servers that read a tenant in its labels skip those that are empty, so it may have none.
-fn asked_host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
-    let host = host_of(authority)?;
+/// Returns the host of an authority, and as the client sent it. Servers that read a tenant in its labels skip those that are empty, so it may have none.
+fn asked_host(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
+    let (host, sent) = host_of(authority)?;
     let has_empty_label = host.as_bytes().split(|byte| *byte == b'.').any(<[u8]>::is_empty);
-    if has_empty_label { Err(Rejection::HostInvalid) } else { Ok(host) }
+    if has_empty_label { Err(Rejection::HostInvalid) } else { Ok((host, sent)) }
 }
 
 /// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`. To the latter, a fragment or a
@@ -291,7 +324,7 @@ const OF_HOST: [u8; 256] = {
     all
 };
 
-fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
+fn host_of(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
     let (host, port) = match authority.bytes().rposition(|byte| byte == b':') {
         Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
         _ => (authority, ""),
@@ -300,19 +333,23 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     {
         return Err(Rejection::HostInvalid);
     }
+    // A colon without a port is a part of what the client sent.
+    let sent = if port.is_empty() { authority } else { host };
     if let Some(literal) = host.strip_prefix('[') {
         let address: Option<Ipv6Addr> = literal.strip_suffix(']').and_then(|literal| literal.parse().ok());
-        return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
+        let host = address.map(|address| format!("[{address}]")).ok_or(Rejection::HostInvalid)?;
+        return Ok((host.into(), sent));
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let seen = host.bytes().fold(0, |seen, byte| seen | OF_HOST[usize::from(byte)]);
     if host.is_empty() || host.ends_with('.') || seen & NO_HOST != 0 {
         return Err(Rejection::HostInvalid);
     }
-    Ok(match seen & UPPER_CASE != 0 {
+    let lower = match seen & UPPER_CASE != 0 {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
-    })
+    };
+    Ok((lower, sent))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! let table = Table::new([(route("/orders/{id}"), "one order"), (route("/{*rest}"), "anything else")]);
 //!
 //! let (method, headers) = (Method::GET, HeaderMap::new());
-//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers, claims: &(), occurrence: Occurrence::Any, ignores_case: false };
+//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers, claims: &(), occurrence: Occurrence::Any, ignores_case: false, no_literals: 0 };
 //! let found = table.find(&view).unwrap();
 //! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
 //! ```
@@ -35,7 +35,7 @@ mod tests;
 pub use self::{
     hidden::{Hidden, hidden},
     host::HostPattern,
-    matcher::{Matcher, Occurrence, Unmet, VerifiedClaims, View},
+    matcher::{Matcher, Occurrence, Segments, Unmet, VerifiedClaims, View},
     pattern::Pattern,
     table::{Found, Table},
 };

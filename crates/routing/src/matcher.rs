@@ -92,8 +92,12 @@ impl Matcher {
             view.occurrence.holds(view.headers.get_all(name).iter(), |found| found == value)
         };
         let has_parameter = |(name, value): &(String, String)| {
+            let is_named = |sent: &str| match view.occurrence {
+                Occurrence::Exact => sent == name,
+                _ => is_read_as(sent, name),
+            };
             let found = form_urlencoded::parse(view.query.as_bytes());
-            view.occurrence.holds(found.filter(|found| is_read_as(&found.0, name)), |found| found.1 == *value)
+            view.occurrence.holds(found.filter(|found| is_named(&found.0)), |found| found.1 == *value)
         };
         (self.methods.is_empty() || self.methods.contains(view.method))
             && self.headers.iter().all(has_header)
@@ -112,13 +116,13 @@ impl Matcher {
     }
 }
 
-/// Returns true if servers read one of these names in several query parameters.
-pub(crate) fn has_repeated(query: &str, names: &[String]) -> bool {
+/// Returns true if servers read one of these names in several query parameters, or in one with another name.
+pub(crate) fn is_ambiguous(query: &str, names: &[String]) -> bool {
     let mut seen = vec![false; names.len()];
     let mut all = form_urlencoded::parse(query.as_bytes());
     all.any(|(sent, _)| {
         let mut read = names.iter().zip(&mut seen).filter(|(name, _)| is_read_as(&sent, name));
-        read.any(|(_, seen)| mem::replace(seen, true))
+        read.any(|(name, seen)| mem::replace(seen, true) || sent != *name)
     })
 }
 
@@ -179,7 +183,12 @@ pub struct View<'r> {
     pub occurrence: Occurrence,
     /// Literals of routes are compared with the path without regard to the case of letters, as many servers do it.
     pub ignores_case: bool,
+    /// The segments that are no literal, as some servers compare them ([`Table::doubtful_literals`]).
+    pub no_literals: Segments,
 }
+
+/// Segments of a path: a bit for each, the lowest for the first. Literals are among the first 64 ([`Pattern::MAX_SEGMENTS`]).
+pub type Segments = u64;
 
 /// The occurrence of a repeated header field or query parameter with which a route's condition is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,13 +201,15 @@ pub enum Occurrence {
     Last,
     /// The only one, and none if there are several: others join them to one value.
     Only,
+    /// Any of them whose name is the condition's, and not one that only some servers take for it.
+    Exact,
 }
 
 impl Occurrence {
     /// Returns true if a condition holds for the one that counts of all.
     fn holds<T>(self, mut all: impl Iterator<Item = T>, is_right: impl Fn(&T) -> bool) -> bool {
         match self {
-            Self::Any => all.any(|one| is_right(&one)),
+            Self::Any | Self::Exact => all.any(|one| is_right(&one)),
             Self::First => all.next().is_some_and(|first| is_right(&first)),
             Self::Last => all.last().is_some_and(|last| is_right(&last)),
             Self::Only => all.next().is_some_and(|only| is_right(&only)) && all.next().is_none(),

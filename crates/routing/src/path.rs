@@ -261,6 +261,15 @@ pub fn has_invalid_escape(path: &str) -> bool {
         && path.split('%').skip(1).any(|behind| !is_escape(behind.as_bytes()) || behind.starts_with("00"))
 }
 
+/// Returns true if a segment has an escape of a character that stands for itself in any segment (RFC 3986, section 3.3).
+pub(crate) fn has_needless_escape(segment: &str) -> bool {
+    let is_needless = |escape: &str| {
+        let byte = u8::from_str_radix(escape.get(..2).unwrap_or_default(), 16).unwrap_or_default();
+        byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
+    };
+    segment.split('%').skip(1).any(is_needless)
+}
+
 /// Returns true if what stands behind a `%` makes it an escape: two hexadecimal digits (RFC 3986, section 2.1).
 pub fn is_escape(behind: &[u8]) -> bool {
     matches!(behind, [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())

@@ -29,8 +29,8 @@ use smallvec::SmallVec;
 
 use crate::{
     HostPattern, Matcher, Pattern, View,
-    matcher::has_repeated,
-    path::{folded, is_folded},
+    matcher::{Segments, is_ambiguous},
+    path::{canonical_segment, folded, has_needless_escape, is_folded},
     pattern::SegmentShape,
 };
 
@@ -138,7 +138,7 @@ impl<T> Table<T> {
         let mut search = Search { routes: &self.routes, literal_most, view, params: Params::new() };
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
         let tries = if view.ignores_case { &self.folded_tries } else { &self.tries };
-        let (matcher, route) = tries.roots(view.host).find_map(|root| search.descend(root, path))?;
+        let (matcher, route) = tries.roots(view.host).find_map(|root| search.descend(root, path, 0))?;
         Some(Found { route, pattern: &matcher.path, host: view.host, params: search.params })
     }
 
@@ -147,10 +147,11 @@ impl<T> Table<T> {
         self.routes.get(index).map(|(_, route)| route)
     }
 
-    /// Returns true if a request repeats a header field or a query parameter on which a route has a condition.
-    pub fn has_repeated(&self, headers: &HeaderMap, query: &str) -> bool {
+    /// Returns true if servers may take different [occurrences](crate::Occurrence) of a header field or a query parameter on which a route has a
+    /// condition.
+    pub fn has_ambiguous_condition(&self, headers: &HeaderMap, query: &str) -> bool {
         self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
-            || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
+            || !self.conditional_parameters.is_empty() && is_ambiguous(query, &self.conditional_parameters)
     }
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
@@ -164,6 +165,29 @@ impl<T> Table<T> {
             }
         };
         (!self.capitals.is_empty() || !is_folded(path)) && segments(path).any(has_other_spelling)
+    }
+
+    /// Returns the segments of a [forwarded](crate::path::forwarded) path that only some servers compare with a literal: those with escapes that
+    /// no URI needs (`/%6Cogin`), which Express and chi don't decode before, and those with letters outside ASCII that are one in another case.
+    pub fn doubtful_literals(&self, forwarded: &str) -> Segments {
+        if forwarded.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
+            return 0;
+        }
+        let is_doubtful = |segment: &str| {
+            // An escape takes three bytes.
+            if segment.len() > 3 * self.literal_most {
+                return false;
+            }
+            let literal = canonical_segment(segment);
+            let spellings = self.spellings.get(&*folded(&literal));
+            spellings.is_some_and(|spellings| {
+                has_needless_escape(segment) || !literal.is_ascii() && !spellings.contains(&literal)
+            })
+        };
+        let segments = segments(forwarded).filter(|segment| !segment.is_empty()).take(Pattern::MAX_SEGMENTS);
+        segments
+            .enumerate()
+            .fold(0, |doubtful, (at, segment)| doubtful | Segments::from(is_doubtful(segment)) << at)
     }
 
     /// Returns the names of the header fields on which routes have conditions.
@@ -263,9 +287,10 @@ struct Search<'t, 'v, 'r, T> {
 }
 
 impl<'t, 'r, T> Search<'t, '_, 'r, T> {
-    /// Finds the best route at or below a node for the rest of the path. If there is none, `params` is unchanged.
-    fn descend(&mut self, node: &TrieNode, path: &'r str) -> Option<&'t (Matcher, T)> {
-        let exact = if path.is_empty() { self.first(&node.ends) } else { self.branch(node, path) };
+    /// Finds the best route at or below a node for the rest of the path, which begins with the segment at this place. If there is none,
+    /// `params` is unchanged.
+    fn descend(&mut self, node: &TrieNode, path: &'r str, at: usize) -> Option<&'t (Matcher, T)> {
+        let exact = if path.is_empty() { self.first(&node.ends) } else { self.branch(node, path, at) };
         if exact.is_some() {
             return exact;
         }
@@ -274,22 +299,24 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         Some(route)
     }
 
-    fn branch(&mut self, node: &TrieNode, path: &'r str) -> Option<&'t (Matcher, T)> {
+    fn branch(&mut self, node: &TrieNode, path: &'r str, at: usize) -> Option<&'t (Matcher, T)> {
         let (segment, path) = first_segment(path);
         let path = path.unwrap_or_default();
         let child = match self.view.ignores_case {
+            // A node has no children beyond the segments of the longest pattern.
+            _ if self.view.no_literals >> at & 1 == 1 => None,
             false => node.literals.get(segment),
             true if segment.len() > self.literal_most => None,
             true => node.literals.get(&*folded(segment)),
         };
         if let Some(child) = child
-            && let Some(route) = self.descend(child, path)
+            && let Some(route) = self.descend(child, path, at + 1)
         {
             return Some(route);
         }
         let child = node.param.as_deref()?;
         self.params.push(segment);
-        let route = self.descend(child, path);
+        let route = self.descend(child, path, at + 1);
         if route.is_none() {
             self.params.pop();
         }

@@ -108,6 +108,7 @@ impl<'r> Request<'r> {
             claims: &self.claims,
             occurrence,
             ignores_case: false,
+            no_literals: 0,
         }
     }
 }

@@ -70,6 +70,7 @@ impl Check<'_, '_> {
                 claims: &(),
                 occurrence: Occurrence::Any,
                 ignores_case: false,
+                no_literals: 0,
             };
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");

@@ -205,6 +205,45 @@ methods = ["POST"]
 claims  = { level = "3", beta = "true" }
 respond = {}
 [[routes]]
+name     = "open"
+host     = "open.test"
+path     = "/{*rest}"
+upstream = "users"
+[[routes]]
+name     = "open-files"
+host     = "c.test"
+path     = "/open/{*rest}"
+respond  = {}
+[[routes]]
+name     = "café"
+host     = "c.test"
+path     = "/café/{*rest}"
+respond  = {}
+[[routes]]
+name     = "tenant-admin"
+host     = "c.test"
+path     = "/{tenant}/admin"
+respond  = {}
+require  = "jwt"
+[[routes]]
+name     = "all"
+host     = "c.test"
+path     = "/{*rest}"
+respond  = {}
+limits   = ["client"]
+[[routes]]
+name     = "try"
+host     = "b.test"
+path     = "/try"
+query    = { dry_run = "1" }
+upstream = "users"
+[[routes]]
+name     = "real"
+host     = "b.test"
+path     = "/try"
+upstream = "users"
+limits   = ["login"]
+[[routes]]
 name    = "only-pro"
 path    = "/only/{id}"
 claims  = { plan = "pro" }
@@ -328,7 +367,7 @@ fn a_request_has_one_plan() {
         // Keys by header, host and route.
         (
             "GET A:80 /plan x-plan:gold",
-            "plan [gold header:x-plan=gold, named 10:route=plan,6:host=a] upstream 1",
+            "plan [gold header:x-plan=gold, named 10:route=plan,6:host=a and 10:route=plan,6:host=A] upstream 1",
         ),
         ("GET a /plan x-plan:platinum", "plan [gold exempt, named 10:route=plan,6:host=a] upstream 1"),
         ("GET a /plan", "plan [gold skipped, named 10:route=plan,6:host=a] upstream 1"),
@@ -339,6 +378,29 @@ fn a_request_has_one_plan() {
         // Hosts.
         ("GET w.example.com /files/admin", "admin [named 11:route=admin,18:host=w.example.com] upstream 1"),
         ("GET example.com /files/admin", "files [] upstream 1"),
+        // Some servers compare hosts byte for byte.
+        ("GET a /version x-version:1", "- no-route"),
+        ("GET b.test. /plan", "rest [gold skipped, named 10:route=plan,12:host=b.test.] upstream 1"),
+        (
+            "GET W.example.com /files/admin",
+            "admin [named 11:route=admin,18:host=w.example.com and 11:route=admin,18:host=W.example.com] upstream 1",
+        ),
+        ("GET open.test /plan", "open [] upstream 1"),
+        ("GET open.test:8080 /plan", "open [] upstream 1"),
+        ("GET OPEN.test /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
+        ("GET open.test. /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
+        ("GET open.test: /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
+        ("GET a http://OPEN.test/paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1 /paid"),
+        // Some compare literals with a path that they haven't decoded, or fold the letters of ASCII only.
+        ("GET c.test /open/x", "open-files [] 200"),
+        ("GET c.test /%6Fpen/x", "open-files [client ip=192.0.2.7] 200"),
+        ("GET c.test //%6Fpen//x", "open-files [client ip=192.0.2.7] 200"),
+        ("GET c.test /open/x%40y", "open-files [] 200"),
+        ("GET c.test /%6Fpen/admin", "open-files token-missing"),
+        ("GET c.test /%6FPEN/ADMIN", "all token-missing"),
+        ("GET c.test /caf%C3%A9/admin", "café [] 200"),
+        ("GET c.test /CAF%C3%89/admin", "tenant-admin token-missing"),
+        ("GET c.test /o%70en/%61dmin", "open-files [client ip=192.0.2.7] 200"),
         // Readings of a path that upstreams may follow.
         ("GET a /orders%2F7", "- no-route"),
         ("GET a /files/x;/orders", "files [] upstream 1"),
@@ -386,6 +448,12 @@ fn a_request_has_one_plan() {
         ("GET b.test /export?cheap=0&full=1&cheap=1", "cheap [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test /export;full=1&cheap=1&cheap=0", "rest [login ip=192.0.2.7 at 5] upstream 1"),
         ("GET b.test /export%3Ffull=1&cheap=1&cheap=0", "rest [login ip=192.0.2.7 at 5] upstream 1"),
+        // Some find a parameter in another name, and some don't.
+        ("GET b.test /export?cheap=1&full=1", "cheap [] upstream 1"),
+        ("GET b.test /try?dry_run=1", "try [] upstream 1"),
+        ("GET b.test /try?dry.run=1", "try [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /try?+dry_run=1", "try [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /try?dry%5Frun=1", "try [] upstream 1"),
         ("GET b.test /version x-version:1", "first [] upstream 1"),
         // Others join them, and find none of the values.
         ("GET b.test /version x-version:1 x-version:1", "first [login ip=192.0.2.7] upstream 1"),

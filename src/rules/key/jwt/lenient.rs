@@ -34,8 +34,8 @@ pub(super) fn tokens<'s>(
     }
     let mut tokens = Vec::new();
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';' | b'"');
-    let words = sent.split(u8::is_ascii_whitespace).chain(sent.split(ends));
-    let words = words.chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
+    let words = sent.split(u8::is_ascii_whitespace).chain(sent.split(|byte| *byte == b' '));
+    let words = words.chain(sent.split(ends)).chain(sent.split(|byte| ends(byte) || !byte.is_ascii()));
     for word in words.filter(|word| has_parts(word)) {
         // A token may have a `Bearer` in it, as it may have anything.
         let schemes: Vec<(usize, usize)> = schemes(word).collect();
@@ -222,6 +222,7 @@ mod tests {
             ("Bearer eyJh.eyJx.sBearer x", &["eyJh.eyJx.sBearer", "eyJh.eyJx.s", "eyJh.eyJx.sx"]),
             ("Bearereyf.eyJx.sBearerx", &["eyf.eyJx.sBearerx", "eyf.eyJx.s", "eyf.eyJx.sx"]),
             // Within a token, decoders skip what ends words elsewhere.
+            ("x eyJh.eyJx.\ts", &["eyJh.eyJx.", "eyJh.eyJx.\ts"]),
             ("x Bearer eyJh.eyJx.\"s", &["eyJh.eyJx.\"s", "eyJh.eyJx."]),
             (
                 "e.a. e.b. e.c. OAuth realm=\"http://a.b.c/\"",
