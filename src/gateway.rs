@@ -74,7 +74,7 @@ pub use self::{
 pub(crate) use self::{ask::CallDecision, exchange::Exchange};
 pub use crate::{
     forward::{
-        body::{Body, Gathered, Upload},
+        body::{Body, Gathered, SILENCE_LEAST, Upload},
         timer::Timer,
     },
     reject::Written,

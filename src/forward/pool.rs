@@ -39,8 +39,7 @@ use super::{
     outage::Outages,
 };
 
-/// The time a connection has to become ready again after the response has ended, before it is closed: a client may never finish
-/// a request that is already answered.
+/// The time within which more of a request body must be sent after the response has ended, before the connection is closed.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The silence after which a connection is used again whose response has no body, as to HEAD. Some servers send one nevertheless

@@ -304,7 +304,7 @@ impl Watch {
         }
     }
 
-    /// Records that the head of a request has been received.
+    /// Records that a request is in flight: its head has been received, or the rest of it still arrives behind its response.
     pub(super) fn begin_request(&self) {
         let mut state = self.state.lock();
         state.expected = Expected::Nothing;

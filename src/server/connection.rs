@@ -138,7 +138,9 @@ impl ClientConnection {
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
-                let request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
+                let upload =
+                    |body| Upload::http2(body, served.settings.timeouts.idle).holding(in_flight.clone());
+                let request = request.map(upload);
                 turns.wait_for(&request).await;
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {

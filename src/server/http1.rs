@@ -7,6 +7,7 @@
 //! The steps of a connection, from a head to the end of its response, stand in one file, since each continues where the one before it left off.
 
 pub(crate) mod head;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +39,7 @@ use tollgate_http1::{
     head::{Spelt, Unreadable, request},
 };
 
-use self::head::RequestFraming;
+use self::{head::RequestFraming, silence::Silence};
 use super::{
     connection::ClientConnection,
     linger::{self, LINGER_MOST},
@@ -259,10 +260,22 @@ impl<'c, S: Stream> Http1Server<'c, S> {
             poll_fn(|context| self.poll_flush(context)).await?;
             return Ok(AfterResponse::Tunnel(body.into()));
         }
-        let mut sending = UnsentResponse { body: Some(body), encoder, now: Some(now) };
+        let mut sending =
+            UnsentResponse { body: Some(body), encoder, now: Some(now), silence: Silence::default() };
         poll_fn(|context| self.poll_send(&mut sending, context)).await?;
-        let keeps_open = persists && poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
-        Ok(if keeps_open { AfterResponse::Request } else { AfterResponse::End })
+        Ok(if persists && self.receive_rest().await { AfterResponse::Request } else { AfterResponse::End })
+    }
+
+    /// Waits until the rest of a request has been received. Returns false if it never will be.
+    async fn receive_rest(&self) -> bool {
+        if self.wire.lock().body_has_ended() {
+            return true;
+        }
+        // In flight, so that what arrives isn't taken for the next head.
+        self.connection.watch.begin_request();
+        let has_ended = poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
+        self.connection.watch.end_request(Instant::now());
+        has_ended
     }
 
     /// Sends a response until its end.
@@ -271,7 +284,17 @@ impl<'c, S: Stream> Http1Server<'c, S> {
             let is_waiting = self.poll_fill(sending, context)?.is_pending();
             sending.now = None;
             if self.poll_flush(context)?.is_pending() || is_waiting {
-                return self.wire.lock().poll_left(context).map(Err);
+                let mut wire = self.wire.lock();
+                if let Poll::Ready(error) = wire.poll_left(context) {
+                    return Poll::Ready(Err(error));
+                }
+                let is_silent =
+                    wire.hides_hang_up() && sending.silence.poll(wire.pieces(), context).is_ready();
+                return if is_silent {
+                    Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+                } else {
+                    Poll::Pending
+                };
             }
             if sending.body.is_none() {
                 return Poll::Ready(Ok(()));
@@ -281,13 +304,16 @@ impl<'c, S: Stream> Http1Server<'c, S> {
 
     /// Encodes the available part of a response body while the output takes more.
     fn poll_fill(&mut self, sending: &mut UnsentResponse, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let UnsentResponse { body, encoder, now } = sending;
+        let UnsentResponse { body, encoder, now, silence } = sending;
         while let Some(unsent) = body
             && self.output.takes_more()
         {
             let has_ended = encoder.has_ended() || unsent.is_end_stream();
             match if has_ended { None } else { ready!(Pin::new(&mut *unsent).poll_frame(context)) } {
-                Some(Ok(frame)) => encoder.encode(frame, &mut self.output),
+                Some(Ok(frame)) => {
+                    *silence = Silence::default();
+                    encoder.encode(frame, &mut self.output);
+                }
                 Some(Err(error)) => {
                     // The part received so far is sent, but not the end.
                     let _ = self.poll_flush(context);
@@ -329,6 +355,8 @@ struct UnsentResponse {
     encoder: Encoder,
     /// The time of the response's beginning, until the first wait.
     now: Option<Instant>,
+    /// The silence of an exchange whose client may have hung up unnoticed.
+    silence: Silence,
 }
 
 /// Receives the end of a body that was sent up to its stated length. An HTTP/2 upstream may end it later, with trailers that

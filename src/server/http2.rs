@@ -10,7 +10,10 @@ use std::{
     cell::Cell,
     future::poll_fn,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -210,29 +213,29 @@ async fn unless_stalled(stream: impl Future<Output = ()>, patience: Duration) {
     .await;
 }
 
-/// A request on an HTTP/2 connection, in flight until it is dropped.
+/// A request on an HTTP/2 connection, in flight until it is dropped: by its response, and by its body, which a server may still read then.
 #[derive(Debug)]
 pub(super) struct Http2Request {
     watch: Arc<Watch>,
-    is_answered: bool,
+    is_answered: AtomicBool,
 }
 
 impl Http2Request {
     /// Records that the head of a request has been received.
-    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+    pub(super) fn begin(watch: &Arc<Watch>) -> Arc<Self> {
         watch.begin_request();
-        Self { watch: watch.clone(), is_answered: false }
+        Arc::new(Self { watch: watch.clone(), is_answered: AtomicBool::new(false) })
     }
 
     /// Records that the client has waited for its response.
-    fn note_answer(&mut self) {
-        self.is_answered = true;
+    fn note_answer(&self) {
+        self.is_answered.store(true, Relaxed);
     }
 }
 
 impl Drop for Http2Request {
     fn drop(&mut self) {
-        if !self.is_answered {
+        if !self.is_answered.load(Relaxed) {
             self.watch.note_cancelled();
         }
         self.watch.end_request(Instant::now());
@@ -253,7 +256,7 @@ impl Http2Body {
     pub(super) fn of(
         mut response: Response<AnswerBody>,
         is_to_head: bool,
-        mut in_flight: Http2Request,
+        in_flight: Arc<Http2Request>,
     ) -> Response<Self> {
         in_flight.note_answer();
         let status = response.status();
@@ -263,7 +266,6 @@ impl Http2Body {
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
         }
         let is_bodiless = is_to_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let in_flight = Arc::new(in_flight);
         response.map(|body| Self { body: Gathered::new(body), is_bodiless, in_flight })
     }
 }

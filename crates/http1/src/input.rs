@@ -51,6 +51,11 @@ impl Input {
         }
     }
 
+    /// Returns true if no more is read ahead.
+    pub fn is_full(&self) -> bool {
+        self.0.len() >= READ_MOST
+    }
+
     fn poll_some(
         &mut self,
         most: usize,

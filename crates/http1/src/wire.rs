@@ -27,6 +27,8 @@ pub struct Wire<S> {
     decoder: Decoder,
     /// True until somebody reads the body.
     is_unread: bool,
+    /// The number of pieces of bodies that have been read.
+    pieces: usize,
     /// True if the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
     /// The interim responses to be written, including `100 Continue`.
@@ -80,6 +82,7 @@ impl<S: Stream> Wire<S> {
             input,
             decoder: Decoder::Length(0),
             is_unread: false,
+            pieces: 0,
             expects_continue: false,
             interim: Output::default(),
             writer: None,
@@ -132,6 +135,17 @@ impl<S: Stream> Wire<S> {
                 Err(error) => return Poll::Ready(error),
             }
         }
+    }
+
+    /// Returns true if the client's hang-up may go unnoticed: a server takes no more of the body, or more bytes follow the body than are
+    /// [read ahead](Input::poll_ahead).
+    pub fn hides_hang_up(&self) -> bool {
+        !self.body_has_ended() && !self.is_unread || self.input.is_full()
+    }
+
+    /// Returns the number of pieces of the body that have been read, to compare it with a later one.
+    pub fn pieces(&self) -> usize {
+        self.pieces
     }
 
     /// Waits until nobody reads the body any more. Returns true if it has ended. A rest of the body is
@@ -230,6 +244,7 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
             return (Poll::Pending, false);
         }
         let has_ended = wire.body_has_ended();
+        wire.pieces = wire.pieces.wrapping_add(usize::from(frame.is_ready()));
         if has_ended {
             wire.reader.0 = None;
         } else if frame.is_pending() {

@@ -1,6 +1,7 @@
 //! A client's request body, and the time that the client has for it.
 
 use std::{
+    any::Any,
     error::Error,
     fmt, io,
     pin::Pin,
@@ -67,6 +68,7 @@ struct Checks {
     progress: Arc<Progress>,
     /// Trailers that aren't forwarded.
     withheld: Option<Arc<[HeaderName]>>,
+    _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The progress of a client's body, shared with the response.
@@ -122,6 +124,15 @@ impl Upload {
         }
         let checks = Some(Box::new(Checks::new(patience)));
         Self { source: UploadSource::Http2(incoming), checks, spelling: None, hints: None }
+    }
+
+    /// Keeps a value until the body has been read or given up.
+    #[must_use]
+    pub fn holding(mut self, value: Arc<dyn Any + Send + Sync>) -> Self {
+        if let Some(checks) = &mut self.checks {
+            checks._held = Some(value);
+        }
+        self
     }
 
     /// Sets the spelling of the request's header names.
@@ -190,6 +201,7 @@ impl Checks {
             timer: Timer::default(),
             progress: Arc::new(progress),
             withheld: None,
+            _held: None,
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
     io,
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING},
 };
-use tokio::task::coop::unconstrained;
+use tokio::{task::coop::unconstrained, time::timeout};
 
 use crate::forward::{
     body::{Body, BoxError},
@@ -47,8 +48,8 @@ pub(crate) struct Http1 {
     omits_body: bool,
     /// The number of interim responses to the current request.
     hints: usize,
-    /// True once the whole head has been written: before that, the server can't have processed the request; and true if the server has
-    /// sent anything since the request began.
+    /// True once the whole head has been written: before that, the server can't have processed the request (behind the response: once more
+    /// of the body has been written); and true if the server has sent anything since the request began.
     has_sent: bool,
     has_received: bool,
     /// The error in sending the rest of the request, and the task that reads the response meanwhile.
@@ -131,9 +132,17 @@ impl Http1 {
         pin!(unconstrained(more)).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Waits until the request has been sent, after the response has ended.
-    pub(crate) async fn ready(&mut self) -> Result<(), BoxError> {
-        poll_fn(|context| self.poll_upload(context)).await
+    /// Waits until the request has been sent, after the response has ended. Returns false if it can't be, or if nothing is sent for this
+    /// time: a client may never finish a request that is already answered.
+    pub(crate) async fn ready(&mut self, patience: Duration) -> bool {
+        loop {
+            self.has_sent = false;
+            match timeout(patience, poll_fn(|context| self.poll_upload(context))).await {
+                Ok(sent) => return sent.is_ok(),
+                Err(_) if self.has_sent => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Returns the byte stream, after the server has switched to another protocol.

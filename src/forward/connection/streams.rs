@@ -25,7 +25,7 @@ use super::received::ReceivedBodies;
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 
 /// The time within which a server that has ended its response must make room for the rest of the request's body.
-const ROOM_WITHIN: Duration = Duration::from_millis(250);
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
 /// allows.

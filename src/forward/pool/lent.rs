@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use tokio::time::timeout;
 use tollgate_http1::{Ahead, Stream};
 
 use super::{READY_WITHIN, UpstreamServer};
@@ -89,9 +88,7 @@ impl LentConnection {
             // The request body may still be in transit.
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
-                if let Ok(Ok(())) = timeout(READY_WITHIN, http1.ready()).await
-                    && connection.is_ready()
-                {
+                if http1.ready(READY_WITHIN).await && connection.is_ready() {
                     in_flight.server.keep(connection);
                 }
             });

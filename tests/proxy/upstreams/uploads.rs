@@ -1,6 +1,10 @@
 //! Uploads that HTTP/2 upstreams answer before they end.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 
 use http_body_util::BodyExt;
 use hyper::{Response, server::conn::http2};
@@ -8,6 +12,8 @@ use hyper_util::rt::TokioExecutor;
 
 use crate::{
     harness::{
+        PATIENCE,
+        frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, fields},
         gateway::Gateway,
         upstream::{Speech, Upstream, whole},
         wait_until,
@@ -66,5 +72,56 @@ fn an_upload_that_a_server_does_not_read_ends_behind_its_response() {
         assert_eq!(upload.get("/").status, 204);
         drop(upload);
         wait_until("a connection is free", || gateway.ask("POST /").status == 204);
+    }
+}
+
+#[test]
+fn an_upload_goes_on_behind_its_response() {
+    // Longer than the timeouts, and than a connection waits for an upload in which nothing moves.
+    const PIECES: usize = 14;
+    const PAUSE: Duration = Duration::from_millis(500);
+    const PIECE: [u8; 1_000] = [b'a'; 1_000];
+    const LENGTH: usize = PIECES * PIECE.len();
+    let of_server = |speech: Speech, keys: &str| {
+        let (ended, lengths) = mpsc::channel();
+        let upstream = Upstream::speaking(speech, move |request| {
+            let ended = ended.clone();
+            tokio::spawn(async move {
+                let body = request.into_body().collect().await;
+                ended.send(body.map_or(0, |body| body.to_bytes().len())).unwrap();
+            });
+            async { Response::new(whole("hello")) }
+        });
+        let toml = forward_to(&[quoted(upstream.url())], keys);
+        let keys =
+            "[server]\nworkers = 1\nmax_connections = 2\ntimeouts = { header = \"1s\", idle = \"1s\" }";
+        (Gateway::start(&format!("{keys}\n{toml}")), upstream, lengths)
+    };
+    let servers = [
+        of_server(Speech::Http1, ""),
+        of_server(Speech::Http2(http2::Builder::new(TokioExecutor::new())), "http2 = true"),
+    ];
+    let mut clients = servers.each_ref().map(|(gateway, ..)| {
+        let mut one = gateway.client();
+        // hyper, the server, misses the end of one with a length.
+        one.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(one.answer().text(), "hello");
+        let mut other = Frames::connect(gateway.address());
+        let post = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/")];
+        other.send(HEADERS, END_HEADERS, 1, &fields(&post));
+        (one, other)
+    });
+    for piece in 1..=PIECES {
+        thread::sleep(PAUSE);
+        for (one, other) in &mut clients {
+            let end: &[u8] = if piece == PIECES { b"0\r\n\r\n" } else { b"" };
+            one.send(&[b"3e8\r\n", &PIECE[..], b"\r\n", end].concat());
+            other.send(DATA, if piece == PIECES { END_STREAM } else { 0 }, 1, &PIECE);
+        }
+    }
+    for ((_, _, lengths), (one, other)) in servers.iter().zip(&mut clients) {
+        assert_eq!([(); 2].map(|()| lengths.recv_timeout(PATIENCE)), [Ok(LENGTH); 2]);
+        assert_eq!(one.get("/").text(), "hello");
+        assert_eq!(other.told(1).body, b"hello");
     }
 }
