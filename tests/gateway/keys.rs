@@ -76,8 +76,8 @@ const CASES: &[Case] = &[
     },
     Case {
         limit: r#"key = "host""#,
-        one: "GET /8/x\nHost: Api.Example.com:80",
-        same: "GET http://api.example.com./8/x\nHost: other.test",
+        one: "GET /8/x\nHost: api.example.com:80",
+        same: "GET http://Api.example.com./8/x\nHost: other.test",
         other: "GET /8/x\nHost: api.example.com.evil.test",
         bucket: "host=api.example.com",
     },
