@@ -77,7 +77,8 @@ impl<'r> Target<'r> {
         if !as_sent.starts_with('/') || is_foreign {
             return Err(Rejection::TargetInvalid);
         }
-        if path::has_invalid_escape(as_sent) {
+        let plain = path::plain(as_sent);
+        if plain.is_none() && path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
         }
         // One look at each field is cheaper than looking up one that is rarely there.
@@ -89,10 +90,24 @@ impl<'r> Target<'r> {
                 return Err(Rejection::ExpectationUnknown);
             }
         }
+        let query = parts.uri.query().unwrap_or_default();
+        if let Some(plain) = plain {
+            let (host_in_path, queries_in_path, readings) = (None, Vec::new(), Ok(Vec::new()));
+            let (forwarded, matched) = (as_sent.into(), plain.into());
+            return Ok(Self {
+                host,
+                host_as_sent,
+                host_in_path,
+                forwarded,
+                matched,
+                readings,
+                query,
+                queries_in_path,
+            });
+        }
         if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
             return Err(Rejection::EscapedSlash);
         }
-        let query = parts.uri.query().unwrap_or_default();
         let forwarded = path::forwarded(as_sent);
         let matched = match &forwarded {
             Cow::Borrowed(forwarded) => path::matched(forwarded),
