@@ -58,6 +58,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
             headers: &headers,
             claims: &(),
             occurrence,
+            exact_names: false,
             ignores_case: false,
             no_literals: 0,
         };

@@ -145,6 +145,7 @@ pub fn route(bytes: &[u8]) {
         headers: &headers,
         claims: &(),
         occurrence: Occurrence::Any,
+        exact_names: false,
         ignores_case: false,
         no_literals: 0,
     };

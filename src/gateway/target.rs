@@ -30,18 +30,18 @@ const MOST_COMPARED: usize = 128 << 10;
 /// longer than the received one.
 const HOST_MOST: usize = 254;
 
-/// The occurrences that servers may take of a field or a parameter that is sent once, and of one that is repeated or has another name.
+/// The occurrences that servers may take of a field or a parameter that is sent once, and of a repeated one.
 const ALIKE: &[Occurrence] = &[Occurrence::Any];
-const AMBIGUOUS: &[Occurrence] =
-    &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only, Occurrence::Exact];
+const REPEATED: &[Occurrence] = &[Occurrence::Any, Occurrence::First, Occurrence::Last, Occurrence::Only];
 
 /// The host and the path of a request.
 #[derive(Debug)]
 pub(crate) struct Target<'r> {
     /// The host in lower case, without port and trailing dot. Empty if an HTTP/1.0 client sent none.
     pub(crate) host: Cow<'r, str>,
-    /// The host as the client sent it, without the port, if that isn't `host`. To some servers, it is another one.
-    host_as_sent: Option<&'r str>,
+    /// The host as the client sent it, without the port, if that isn't `host`, and the same without a dot or a colon at its end. To some servers,
+    /// they are other hosts.
+    hosts_as_sent: [Option<&'r str>; 2],
     /// The host that some servers see at the beginning of the path.
     host_in_path: Option<String>,
     /// The path as it is forwarded, without the query.
@@ -69,8 +69,11 @@ impl<'r> Target<'r> {
         if !is_valid(&parts.method) {
             return Err(Rejection::MethodInvalid);
         }
-        let (host, sent) = hosts(parts)?;
-        let host_as_sent = Some(sent).filter(|sent| **sent != *host);
+        let (host, [sent, bare]) = hosts(parts)?;
+        let hosts_as_sent = [
+            Some(sent).filter(|sent| **sent != *host),
+            Some(bare).filter(|bare| **bare != *host && *bare != sent),
+        ];
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
@@ -96,7 +99,7 @@ impl<'r> Target<'r> {
             let (forwarded, matched) = (as_sent.into(), plain.into());
             return Ok(Self {
                 host,
-                host_as_sent,
+                hosts_as_sent,
                 host_in_path,
                 forwarded,
                 matched,
@@ -122,7 +125,7 @@ impl<'r> Target<'r> {
             Ok(readings) if readings.is_empty() => Vec::new(),
             _ => queries_in_path(&forwarded, query),
         };
-        Ok(Self { host, host_as_sent, host_in_path, forwarded, matched, readings, query, queries_in_path })
+        Ok(Self { host, hosts_as_sent, host_in_path, forwarded, matched, readings, query, queries_in_path })
     }
 
     /// Returns what routing looks at.
@@ -137,6 +140,7 @@ impl<'r> Target<'r> {
             headers,
             claims,
             occurrence: Occurrence::Any,
+            exact_names: false,
             ignores_case: false,
             no_literals: 0,
         }
@@ -154,33 +158,37 @@ impl<'r> Target<'r> {
         routes: &Table<T>,
     ) -> Result<Vec<View<'a>>, TooManyReadings> {
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let occurrences =
-            |query| if routes.has_ambiguous_condition(&parts.headers, query) { AMBIGUOUS } else { ALIKE };
-        let own = (self.query, occurrences(self.query));
+        let conditions = |query| {
+            let occurrences = if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
+            (occurrences, routes.has_respelt(query))
+        };
+        let own = (self.query, conditions(self.query));
         let mut views = Vec::new();
         let doubtful = routes.doubtful_literals(&self.forwarded);
         if readings.is_empty()
-            && own.1 == ALIKE
-            && self.host_as_sent.is_none()
+            && own.1 == (ALIKE, false)
+            && self.hosts_as_sent == [None; 2]
             && doubtful == 0
             && !routes.may_differ_in_case(&self.matched)
         {
             return Ok(views);
         }
-        let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), occurrences(query)));
+        let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), conditions(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
         let own = iter::once((&*self.matched, 0));
         let respelt = (doubtful != 0).then_some((&*self.matched, doubtful));
         let paths = own.chain(respelt).chain(readings.iter().map(|path| (path.as_str(), 0)));
-        let hosts = iter::once(&*self.host).chain(self.host_as_sent).chain(self.host_in_path.as_deref());
+        let as_sent = self.hosts_as_sent.into_iter().flatten();
+        let hosts = iter::once(&*self.host).chain(as_sent).chain(self.host_in_path.as_deref());
         for (path, no_literals, ignores_case) in paths.flat_map(|path| in_both_cases(path, routes)) {
             for host in hosts.clone() {
-                for (query, occurrences) in &queries {
+                for (query, (occurrences, is_respelt)) in &queries {
                     let view =
                         View { path, no_literals, ignores_case, host, query, ..self.view(parts, claims) };
-                    views.extend(
-                        occurrences.iter().map(|occurrence| View { occurrence: *occurrence, ..view }),
-                    );
+                    let by_name = [Some(view), is_respelt.then_some(View { exact_names: true, ..view })];
+                    views.extend(by_name.into_iter().flatten().flat_map(|view| {
+                        occurrences.iter().map(move |occurrence| View { occurrence: *occurrence, ..view })
+                    }));
                 }
             }
         }
@@ -237,7 +245,7 @@ fn is_valid(method: &Method) -> bool {
     method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
-/// Returns a path and its segments without literals, and the same to be looked up in any case of letters, if that may lead to another route.
+/// Returns how a path is looked up: with literals spelt as in it, and, if that may lead to another route, in any case of letters.
 fn in_both_cases<'p, T>(
     (path, no_literals): (&'p str, Segments),
     routes: &Table<T>,
@@ -265,8 +273,8 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     Ok(hosts(parts)?.0)
 }
 
-/// Returns the same, and the host as the client sent it.
-fn hosts(parts: &Parts) -> Result<(Cow<'_, str>, &str), Rejection> {
+/// Returns the [host] that the client asks for, and how the client [wrote](host_of) it.
+fn hosts(parts: &Parts) -> Result<(Cow<'_, str>, [&str; 2]), Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
     let authority = parts.uri.authority().map(Authority::as_str);
     let named = match (lines.next(), lines.next()) {
@@ -289,8 +297,8 @@ fn hosts(parts: &Parts) -> Result<(Cow<'_, str>, &str), Rejection> {
     }
 }
 
-/// Returns the host of an authority, and as the client sent it. Servers that read a tenant in its labels skip those that are empty, so it may have none.
-fn asked_host(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
+/// Returns the [host](host_of) of an authority. Servers that read a tenant in its labels skip those that are empty, so it may have none.
+fn asked_host(authority: &str) -> Result<(Cow<'_, str>, [&str; 2]), Rejection> {
     let (host, sent) = host_of(authority)?;
     let has_empty_label = host.as_bytes().split(|byte| *byte == b'.').any(<[u8]>::is_empty);
     if has_empty_label { Err(Rejection::HostInvalid) } else { Ok((host, sent)) }
@@ -339,7 +347,8 @@ const OF_HOST: [u8; 256] = {
     all
 };
 
-fn host_of(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
+/// Returns the host of an authority; and as it is there without the port, with a dot or a colon at its end and without these.
+fn host_of(authority: &str) -> Result<(Cow<'_, str>, [&str; 2]), Rejection> {
     let (host, port) = match authority.bytes().rposition(|byte| byte == b':') {
         Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
         _ => (authority, ""),
@@ -348,12 +357,12 @@ fn host_of(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
     {
         return Err(Rejection::HostInvalid);
     }
-    // A colon without a port is a part of what the client sent.
+    // A colon without a port belongs to the host for some servers.
     let sent = if port.is_empty() { authority } else { host };
     if let Some(literal) = host.strip_prefix('[') {
         let address: Option<Ipv6Addr> = literal.strip_suffix(']').and_then(|literal| literal.parse().ok());
         let host = address.map(|address| format!("[{address}]")).ok_or(Rejection::HostInvalid)?;
-        return Ok((host.into(), sent));
+        return Ok((host.into(), [sent, sent]));
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let seen = host.bytes().fold(0, |seen, byte| seen | OF_HOST[usize::from(byte)]);
@@ -364,7 +373,7 @@ fn host_of(authority: &str) -> Result<(Cow<'_, str>, &str), Rejection> {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
     };
-    Ok((lower, sent))
+    Ok((lower, [sent, host]))
 }
 
 #[cfg(test)]

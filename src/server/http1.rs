@@ -288,8 +288,9 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 if let Poll::Ready(error) = wire.poll_left(context) {
                     return Poll::Ready(Err(error));
                 }
+                let idle = self.connection.settings.timeouts.idle;
                 let is_silent =
-                    wire.hides_hang_up() && sending.silence.poll(wire.pieces(), context).is_ready();
+                    wire.hides_hang_up() && sending.silence.poll(wire.pieces(), idle, context).is_ready();
                 return if is_silent {
                     Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
                 } else {

@@ -171,8 +171,8 @@ impl SendState {
 }
 
 impl Unsent {
-    /// Waits until the piece has been sent. If the client blocks it for too long, the request isn't in flight any more, and the
-    /// connection will be closed.
+    /// Waits until the piece has been sent. If the client blocks it for too long, the request isn't in flight any more unless its body still
+    /// arrives, and the connection will be closed.
     async fn wait(self, patience: Duration) {
         let Self { mut sent, request } = self;
         let is_sent = timeout(patience, &mut sent).await.is_ok();

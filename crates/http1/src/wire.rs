@@ -124,7 +124,7 @@ impl<S: Stream> Wire<S> {
         }
         if !self.body_has_ended() {
             self.wake_later(context);
-            if !self.is_unread {
+            if self.is_being_read() {
                 return Poll::Pending;
             }
         }
@@ -137,10 +137,14 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// Returns true if the client's hang-up may go unnoticed: a server takes no more of the body, or more bytes follow the body than are
-    /// [read ahead](Input::poll_ahead).
+    /// Returns true if [`Self::poll_left`] doesn't look for the client's hang-up: the body is being read, and its reader may be waiting for the
+    /// server; or as much has been read ahead as may be.
     pub fn hides_hang_up(&self) -> bool {
-        !self.body_has_ended() && !self.is_unread || self.input.is_full()
+        self.is_being_read() || self.input.is_full()
+    }
+
+    fn is_being_read(&self) -> bool {
+        !self.body_has_ended() && !self.is_unread && !self.is_given_up
     }
 
     /// Returns the number of pieces of the body that have been read, to compare it with a later one.

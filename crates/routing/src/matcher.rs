@@ -92,10 +92,7 @@ impl Matcher {
             view.occurrence.holds(view.headers.get_all(name).iter(), |found| found == value)
         };
         let has_parameter = |(name, value): &(String, String)| {
-            let is_named = |sent: &str| match view.occurrence {
-                Occurrence::Exact => sent == name,
-                _ => is_read_as(sent, name),
-            };
+            let is_named = |sent: &str| if view.exact_names { sent == name } else { is_read_as(sent, name) };
             let found = form_urlencoded::parse(view.query.as_bytes());
             view.occurrence.holds(found.filter(|found| is_named(&found.0)), |found| found.1 == *value)
         };
@@ -116,14 +113,20 @@ impl Matcher {
     }
 }
 
-/// Returns true if servers read one of these names in several query parameters, or in one with another name.
-pub(crate) fn is_ambiguous(query: &str, names: &[String]) -> bool {
+/// Returns true if servers read one of these names in several query parameters.
+pub(crate) fn has_repeated(query: &str, names: &[String]) -> bool {
     let mut seen = vec![false; names.len()];
     let mut all = form_urlencoded::parse(query.as_bytes());
     all.any(|(sent, _)| {
         let mut read = names.iter().zip(&mut seen).filter(|(name, _)| is_read_as(&sent, name));
-        read.any(|(name, seen)| mem::replace(seen, true) || sent != *name)
+        read.any(|(_, seen)| mem::replace(seen, true))
     })
+}
+
+/// Returns true if some servers read one of these names in a parameter with another name.
+pub(crate) fn has_respelt(query: &str, names: &[String]) -> bool {
+    let is_respelt = |sent: &str| names.iter().any(|name| sent != name && is_read_as(sent, name));
+    form_urlencoded::parse(query.as_bytes()).any(|(sent, _)| is_respelt(&sent))
 }
 
 /// Returns true if servers read a parameter's name as this one. PHP drops leading spaces, ends it at a NUL, and has `_` for dots, spaces
@@ -169,7 +172,8 @@ impl VerifiedClaims for () {
 pub struct View<'r> {
     /// The request method.
     pub method: &'r Method,
-    /// The host in lower case, without port and trailing dot, an IPv6 address in brackets. Empty if the client sent none.
+    /// The host in lower case, without port and trailing dot, an IPv6 address in brackets. Empty if the client sent none. It may be as the
+    /// client sent it, for servers that compare it so.
     pub host: &'r str,
     /// The path in the form of [`crate::path::matched`], or one of [`crate::path::readings`].
     pub path: &'r str,
@@ -181,6 +185,8 @@ pub struct View<'r> {
     pub claims: &'r dyn VerifiedClaims,
     /// The occurrence that counts of a repeated header field or query parameter.
     pub occurrence: Occurrence,
+    /// Only parameters with the name of a condition meet it, and none with a name that only some servers take for that.
+    pub exact_names: bool,
     /// Literals of routes are compared with the path without regard to the case of letters, as many servers do it.
     pub ignores_case: bool,
     /// The segments that are no literal, as some servers compare them ([`Table::doubtful_literals`]).
@@ -201,15 +207,13 @@ pub enum Occurrence {
     Last,
     /// The only one, and none if there are several: others join them to one value.
     Only,
-    /// Any of them whose name is the condition's, and not one that only some servers take for it.
-    Exact,
 }
 
 impl Occurrence {
     /// Returns true if a condition holds for the one that counts of all.
     fn holds<T>(self, mut all: impl Iterator<Item = T>, is_right: impl Fn(&T) -> bool) -> bool {
         match self {
-            Self::Any | Self::Exact => all.any(|one| is_right(&one)),
+            Self::Any => all.any(|one| is_right(&one)),
             Self::First => all.next().is_some_and(|first| is_right(&first)),
             Self::Last => all.last().is_some_and(|last| is_right(&last)),
             Self::Only => all.next().is_some_and(|only| is_right(&only)) && all.next().is_none(),

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use crate::{
     HostPattern, Matcher, Pattern, View,
-    matcher::{Segments, is_ambiguous},
+    matcher::{Segments, has_repeated, has_respelt},
     path::{canonical_segment, folded, has_needless_escape, is_folded},
     pattern::SegmentShape,
 };
@@ -147,11 +147,15 @@ impl<T> Table<T> {
         self.routes.get(index).map(|(_, route)| route)
     }
 
-    /// Returns true if servers may take different [occurrences](crate::Occurrence) of a header field or a query parameter on which a route has a
-    /// condition.
-    pub fn has_ambiguous_condition(&self, headers: &HeaderMap, query: &str) -> bool {
+    /// Returns true if a request repeats a header field or a query parameter on which a route has a condition.
+    pub fn has_repeated(&self, headers: &HeaderMap, query: &str) -> bool {
         self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
-            || !self.conditional_parameters.is_empty() && is_ambiguous(query, &self.conditional_parameters)
+            || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
+    }
+
+    /// Returns true if a parameter has a name that only some servers take for one on which a route has a condition.
+    pub fn has_respelt(&self, query: &str) -> bool {
+        !self.conditional_parameters.is_empty() && has_respelt(query, &self.conditional_parameters)
     }
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).
@@ -167,8 +171,8 @@ impl<T> Table<T> {
         (!self.capitals.is_empty() || !is_folded(path)) && segments(path).any(has_other_spelling)
     }
 
-    /// Returns the segments of a [forwarded](crate::path::forwarded) path that only some servers compare with a literal: those with escapes that
-    /// no URI needs (`/%6Cogin`), which Express and chi don't decode before, and those with letters outside ASCII that are one in another case.
+    /// Returns the segments of a [forwarded](crate::path::forwarded) path that only some servers take for a literal: those with escapes that no
+    /// URI needs (`/%6Cogin`), which Express and chi don't decode, and those with letters outside ASCII in another case than the literal's.
     pub fn doubtful_literals(&self, forwarded: &str) -> Segments {
         if forwarded.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
             return 0;
@@ -303,8 +307,7 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         let (segment, path) = first_segment(path);
         let path = path.unwrap_or_default();
         let child = match self.view.ignores_case {
-            // A node has no children beyond the segments of the longest pattern.
-            _ if self.view.no_literals >> at & 1 == 1 => None,
+            _ if self.view.no_literals.checked_shr(at as u32).is_some_and(|rest| rest & 1 == 1) => None,
             false => node.literals.get(segment),
             true if segment.len() > self.literal_most => None,
             true => node.literals.get(&*folded(segment)),

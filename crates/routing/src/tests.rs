@@ -107,6 +107,7 @@ impl<'r> Request<'r> {
             headers: &self.headers,
             claims: &self.claims,
             occurrence,
+            exact_names: false,
             ignores_case: false,
             no_literals: 0,
         }

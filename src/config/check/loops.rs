@@ -69,6 +69,7 @@ impl Check<'_, '_> {
                 headers: &headers,
                 claims: &(),
                 occurrence: Occurrence::Any,
+                exact_names: false,
                 ignores_case: false,
                 no_literals: 0,
             };

@@ -126,7 +126,7 @@ impl Upload {
         Self { source: UploadSource::Http2(incoming), checks, spelling: None, hints: None }
     }
 
-    /// Keeps a value until the body has been read or given up.
+    /// Keeps a value until this is dropped, if there is a body.
     #[must_use]
     pub fn holding(mut self, value: Arc<dyn Any + Send + Sync>) -> Self {
         if let Some(checks) = &mut self.checks {

@@ -48,10 +48,12 @@ pub(crate) struct Http1 {
     omits_body: bool,
     /// The number of interim responses to the current request.
     hints: usize,
-    /// True once the whole head has been written: before that, the server can't have processed the request (behind the response: once more
-    /// of the body has been written); and true if the server has sent anything since the request began.
+    /// True once the whole head has been written: before that, the server can't have processed the request; and true if the server has
+    /// sent anything since the request began.
     has_sent: bool,
     has_received: bool,
+    /// Set when a piece of the body comes from the client.
+    has_moved: bool,
     /// The error in sending the rest of the request, and the task that reads the response meanwhile.
     fault: Option<BoxError>,
     reader: Option<Waker>,
@@ -73,6 +75,7 @@ impl Http1 {
             hints: 0,
             has_sent: false,
             has_received: false,
+            has_moved: false,
             fault: None,
             reader: None,
             counted,
@@ -132,14 +135,15 @@ impl Http1 {
         pin!(unconstrained(more)).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Waits until the request has been sent, after the response has ended. Returns false if it can't be, or if nothing is sent for this
+    /// Waits until the request has been sent, after the response has ended. Returns false if it can't be, or if nothing moves for this
     /// time: a client may never finish a request that is already answered.
     pub(crate) async fn ready(&mut self, patience: Duration) -> bool {
         loop {
-            self.has_sent = false;
+            let unwritten = self.output.unwritten();
+            self.has_moved = false;
             match timeout(patience, poll_fn(|context| self.poll_upload(context))).await {
                 Ok(sent) => return sent.is_ok(),
-                Err(_) if self.has_sent => {}
+                Err(_) if self.has_moved || self.output.unwritten() < unwritten => {}
                 Err(_) => return false,
             }
         }
@@ -262,7 +266,10 @@ impl Http1 {
                 && let Poll::Ready(frame) = Pin::new(body).poll_frame(context)
             {
                 match frame {
-                    Some(frame) => encoder.encode(frame?, &mut self.output),
+                    Some(frame) => {
+                        self.has_moved = true;
+                        encoder.encode(frame?, &mut self.output);
+                    }
                     None => {
                         encoder.end(&mut self.output)?;
                         self.upload = None;

@@ -257,8 +257,9 @@ impl SendingBody {
                         if !self.is_open {
                             return Poll::Pending;
                         }
-                        let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle));
-                        ready!(blocked.poll_useless(context));
+                        let Self { blocked, handle, .. } = self;
+                        let blocked = blocked.get_or_insert_with(|| Blocked::begin(&handle.streams));
+                        ready!(blocked.poll_useless(handle, context));
                         self.give_up();
                         return Poll::Ready(Ok(()));
                     };

@@ -178,28 +178,27 @@ impl Drop for AwaitedResponse<'_> {
 
 /// A request body that waits for room at the server. It counts until it is dropped.
 pub(super) struct Blocked {
-    handle: Arc<Http2Handle>,
+    streams: Arc<Http2Streams>,
     looks: Interval,
-    /// True if the response had ended at the last look.
-    had_ended: bool,
+    /// True if there was no response any more at the last look.
+    was_alone: bool,
 }
 
 impl Blocked {
     /// Counts a body.
-    pub(super) fn begin(handle: &Arc<Http2Handle>) -> Self {
-        handle.streams.blocked.fetch_add(1, Relaxed);
+    pub(super) fn begin(streams: &Arc<Http2Streams>) -> Self {
+        streams.blocked.fetch_add(1, Relaxed);
         let mut looks = interval_at(Instant::now() + ROOM_WITHIN, ROOM_WITHIN);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { handle: handle.clone(), looks, had_ended: false }
+        Self { streams: streams.clone(), looks, was_alone: false }
     }
 
-    /// Waits until the response has ended for [`ROOM_WITHIN`]. Node.js, for one, then neither reads the body nor resets the stream if the
-    /// response has no content.
-    pub(super) fn poll_useless(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Waits until the response has ended, or was given up, for [`ROOM_WITHIN`]: until the body is the last that holds this handle. Node.js, for
+    /// one, then neither reads the body nor resets the stream if the response has no content.
+    pub(super) fn poll_useless(&mut self, handle: &Arc<Http2Handle>, context: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.looks.poll_tick(context));
-            let has_ended = self.handle.has_ended.load(Relaxed);
-            if mem::replace(&mut self.had_ended, has_ended) {
+            if mem::replace(&mut self.was_alone, Arc::strong_count(handle) == 1) {
                 return Poll::Ready(());
             }
         }
@@ -208,7 +207,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        self.handle.streams.blocked.fetch_sub(1, Relaxed);
+        self.streams.blocked.fetch_sub(1, Relaxed);
     }
 }
 

@@ -390,6 +390,7 @@ fn a_request_has_one_plan() {
         ("GET OPEN.test /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
         ("GET open.test. /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
         ("GET open.test: /paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1"),
+        ("GET C.test: /%6Fpen/x", "open-files [client ip=192.0.2.7] 200"),
         ("GET a http://OPEN.test/paid x-plan:gold", "open [paid header:x-plan=gold] upstream 1 /paid"),
         // Some compare literals with a path that they haven't decoded, or fold the letters of ASCII only.
         ("GET c.test /open/x", "open-files [] 200"),
@@ -454,6 +455,8 @@ fn a_request_has_one_plan() {
         ("GET b.test /try?dry.run=1", "try [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /try?+dry_run=1", "try [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /try?dry%5Frun=1", "try [] upstream 1"),
+        ("GET b.test /try?+dry_run=1&dry_run=0&dry_run=1", "try [login ip=192.0.2.7] upstream 1"),
+        ("GET b.test /try?dry_run=1&dry_run=0&+dry_run=1", "try [login ip=192.0.2.7] upstream 1"),
         ("GET b.test /version x-version:1", "first [] upstream 1"),
         // Others join them, and find none of the values.
         ("GET b.test /version x-version:1 x-version:1", "first [login ip=192.0.2.7] upstream 1"),

@@ -6,14 +6,15 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::BodyExt;
+use futures_util::stream::pending;
+use http_body_util::{BodyExt, StreamBody};
 use hyper::{Response, server::conn::http2};
 use hyper_util::rt::TokioExecutor;
 
 use crate::{
     harness::{
         PATIENCE,
-        frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, fields},
+        frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, fields, get},
         gateway::Gateway,
         upstream::{Speech, Upstream, whole},
         wait_until,
@@ -124,4 +125,33 @@ fn an_upload_goes_on_behind_its_response() {
         assert_eq!(one.get("/").text(), "hello");
         assert_eq!(other.told(1).body, b"hello");
     }
+}
+
+#[test]
+fn an_upload_that_a_server_does_not_read_ends_if_its_response_is_given_up() {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535);
+    let upstream = Upstream::speaking(Speech::Http2(builder), move |request| {
+        let is_stream = request.uri().path() == "/stream";
+        bodies.lock().unwrap().push(request.into_body());
+        async move {
+            Response::new(if is_stream { BodyExt::boxed(StreamBody::new(pending())) } else { whole("hello") })
+        }
+    });
+    let toml = forward_to(&[quoted(upstream.url())], "http2 = true\nmax_connections = 1");
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    let mut client = Frames::connect(gateway.address());
+    let post = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/stream")];
+    // The windows are wide only once its settings are known.
+    client.ask(1, &get("/", &[]));
+    assert_eq!(client.told(1).status, 200);
+    client.send(HEADERS, END_HEADERS, 3, &fields(&post));
+    // More than the server's window and h2's buffer.
+    (0..16).for_each(|_| client.send(DATA, 0, 3, &[b'a'; 16 << 10]));
+    wait_until("the response has begun", || upstream.count() == 2);
+    assert_eq!(gateway.get("/").json()["code"], "upstream-busy");
+    client.reset(3);
+    wait_until("the connection is free", || gateway.get("/").status == 200);
+    drop(client);
 }
