@@ -61,6 +61,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
             exact_names: false,
             ignores_case: false,
             no_literals: 0,
+            params_have_text: false,
         };
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });

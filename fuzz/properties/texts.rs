@@ -148,6 +148,7 @@ pub fn route(bytes: &[u8]) {
         exact_names: false,
         ignores_case: false,
         no_literals: 0,
+        params_have_text: false,
     };
     match table.find(&view) {
         Some(found) => {

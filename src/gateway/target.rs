@@ -18,7 +18,7 @@ use crate::{
     reject::Rejection,
 };
 use tollgate_routing::{
-    Occurrence, Segments, Table, VerifiedClaims, View,
+    Occurrence, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
 };
 
@@ -143,6 +143,7 @@ impl<'r> Target<'r> {
             exact_names: false,
             ignores_case: false,
             no_literals: 0,
+            params_have_text: false,
         }
     }
 
@@ -175,16 +176,18 @@ impl<'r> Target<'r> {
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), conditions(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
-        let own = iter::once((&*self.matched, 0));
-        let respelt = (doubtful != 0).then_some((&*self.matched, doubtful));
-        let paths = own.chain(respelt).chain(readings.iter().map(|path| (path.as_str(), 0)));
+        let own = self.view(parts, claims);
+        let respelt = (doubtful != 0).then_some(View { no_literals: doubtful, ..own });
+        let read = readings.iter().map(|path| View { path, ..own });
+        let with_empty = read.clone().filter(|view| view.path.contains("//"));
+        let params_with_text = with_empty.map(|view| View { params_have_text: true, ..view });
+        let by_path = iter::once(own).chain(respelt).chain(read).chain(params_with_text);
         let as_sent = self.hosts_as_sent.into_iter().flatten();
         let hosts = iter::once(&*self.host).chain(as_sent).chain(self.host_in_path.as_deref());
-        for (path, no_literals, ignores_case) in paths.flat_map(|path| in_both_cases(path, routes)) {
+        for view in by_path.flat_map(|view| in_both_cases(view, routes)) {
             for host in hosts.clone() {
                 for (query, (occurrences, is_respelt)) in &queries {
-                    let view =
-                        View { path, no_literals, ignores_case, host, query, ..self.view(parts, claims) };
+                    let view = View { host, query, ..view };
                     let by_name = [Some(view), is_respelt.then_some(View { exact_names: true, ..view })];
                     views.extend(by_name.into_iter().flatten().flat_map(|view| {
                         occurrences.iter().map(move |occurrence| View { occurrence: *occurrence, ..view })
@@ -245,13 +248,10 @@ fn is_valid(method: &Method) -> bool {
     method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
-/// Returns how a path is looked up: with literals spelt as in it, and, if that may lead to another route, in any case of letters.
-fn in_both_cases<'p, T>(
-    (path, no_literals): (&'p str, Segments),
-    routes: &Table<T>,
-) -> impl Iterator<Item = (&'p str, Segments, bool)> {
-    let in_any = routes.may_differ_in_case(path).then_some((path, no_literals, true));
-    iter::once((path, no_literals, false)).chain(in_any)
+/// Returns a view, and the same in any case of letters if that may lead to another route.
+fn in_both_cases<'v, T>(view: View<'v>, routes: &Table<T>) -> impl Iterator<Item = View<'v>> {
+    let in_any = routes.may_differ_in_case(view.path).then_some(View { ignores_case: true, ..view });
+    iter::once(view).chain(in_any)
 }
 
 /// Returns true for a health check, if this is the path of health checks.

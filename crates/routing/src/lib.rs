@@ -16,7 +16,7 @@
 //! let table = Table::new([(route("/orders/{id}"), "one order"), (route("/{*rest}"), "anything else")]);
 //!
 //! let (method, headers) = (Method::GET, HeaderMap::new());
-//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers, claims: &(), occurrence: Occurrence::Any, exact_names: false, ignores_case: false, no_literals: 0 };
+//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers, claims: &(), occurrence: Occurrence::Any, exact_names: false, ignores_case: false, no_literals: 0, params_have_text: false };
 //! let found = table.find(&view).unwrap();
 //! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
 //! ```

@@ -191,6 +191,8 @@ pub struct View<'r> {
     pub ignores_case: bool,
     /// The segments that are no literal, as some servers compare them ([`Table::doubtful_literals`]).
     pub no_literals: Segments,
+    /// Parameters aren't empty, as in most servers.
+    pub params_have_text: bool,
 }
 
 /// Segments of a path: a bit for each, the lowest for the first. Literals are among the first 64 ([`Pattern::MAX_SEGMENTS`]).

@@ -317,7 +317,7 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         {
             return Some(route);
         }
-        let child = node.param.as_deref()?;
+        let child = node.param.as_deref().filter(|_| !(segment.is_empty() && self.view.params_have_text))?;
         self.params.push(segment);
         let route = self.descend(child, path, at + 1);
         if route.is_none() {

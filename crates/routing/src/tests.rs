@@ -110,6 +110,7 @@ impl<'r> Request<'r> {
             exact_names: false,
             ignores_case: false,
             no_literals: 0,
+            params_have_text: false,
         }
     }
 }

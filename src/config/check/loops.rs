@@ -72,6 +72,7 @@ impl Check<'_, '_> {
                 exact_names: false,
                 ignores_case: false,
                 no_literals: 0,
+                params_have_text: false,
             };
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");

@@ -226,6 +226,22 @@ path     = "/{tenant}/admin"
 respond  = {}
 require  = "jwt"
 [[routes]]
+name     = "doc"
+host     = "c.test"
+path     = "/docs/{id}"
+respond  = {}
+[[routes]]
+name     = "version"
+host     = "c.test"
+path     = "/docs/{id}/{version}"
+respond  = {}
+[[routes]]
+name     = "docs"
+host     = "c.test"
+path     = "/docs/{*rest}"
+respond  = {}
+require  = "jwt"
+[[routes]]
 name     = "all"
 host     = "c.test"
 path     = "/{*rest}"
@@ -401,6 +417,9 @@ fn a_request_has_one_plan() {
         ("GET c.test /%6FPEN/ADMIN", "all token-missing"),
         ("GET c.test /caf%C3%A9/admin", "café [] 200"),
         ("GET c.test /CAF%C3%89/admin", "tenant-admin token-missing"),
+        // A parameter may not be empty, so that another pattern takes an empty segment.
+        ("GET c.test /docs/7", "doc [] 200"),
+        ("GET c.test /docs//7", "doc token-missing"),
         ("GET c.test /o%70en/%61dmin", "open-files [client ip=192.0.2.7] 200"),
         // Readings of a path that upstreams may follow.
         ("GET a /orders%2F7", "- no-route"),

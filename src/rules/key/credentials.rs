@@ -24,6 +24,8 @@ const SHORTEST_WITHIN_WORD: usize = 16;
 const SHORTEST_AT_SCHEME: usize = 2;
 /// The most places of a `Basic` in credentials, since all that follows each is read.
 const MOST_BASICS: usize = 2;
+/// The most bytes of credentials with a `Basic` in them: a name and a password take long to read, for each limit.
+const LONGEST_BASIC: usize = 8 << 10;
 
 /// Reads credentials, without an allocation if they are written as usual.
 ///
@@ -75,6 +77,9 @@ fn words(sent: &[u8]) -> (Option<&[u8]>, &[u8]) {
 }
 
 fn add_credentials(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    if sent.len() > LONGEST_BASIC && places(sent, BASIC).next().is_some() {
+        return Err(TooManyReadings);
+    }
     let (scheme, rest) = words(sent);
     let known = scheme.and_then(known);
     match scheme {
