@@ -205,6 +205,10 @@ impl Gateway {
         let mut body = body.at_most(route.max_body).map_err(Failure::Request)?;
         body.withhold(&self.planner.fields_known);
         let admission = self.decide(&rules, terms, facts).await?;
+        if let Some(admission) = admission.as_ref().filter(|admission| admission.has_leases()) {
+            // The rest of a request may arrive behind its response.
+            body.hold(Arc::new(admission.share_leases()));
+        }
         // Pinned here, because `.await` would copy the whole future.
         let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts));

@@ -138,9 +138,8 @@ impl ClientConnection {
             // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
-                let upload =
-                    |body| Upload::http2(body, served.settings.timeouts.idle).holding(in_flight.clone());
-                let request = request.map(upload);
+                let mut request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
+                request.body_mut().hold(in_flight.clone());
                 turns.wait_for(&request).await;
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {

@@ -46,7 +46,7 @@ pub use self::refusal::{Limited, Refusal};
 #[derive(Debug, Default)]
 pub struct Admission {
     pub(super) standings: Standings,
-    pub(super) leases: Vec<HeldLease>,
+    pub(super) leases: Vec<Arc<HeldLease>>,
     pub(super) accounts: Vec<Account>,
     /// The permits that it took of limits with refunds.
     pub(super) grants: Vec<RefundableGrant>,
@@ -226,6 +226,12 @@ impl Admission {
     /// ```
     pub fn has_leases(&self) -> bool {
         !self.leases.is_empty()
+    }
+
+    /// Returns a share of the permits of limits on requests in flight: they are held until the admission and all shares are dropped.
+    #[must_use]
+    pub fn share_leases(&self) -> impl Send + Sync + use<> {
+        self.leases.clone()
     }
 
     /// Returns true if it holds nothing that must outlive the decision.

@@ -68,7 +68,7 @@ struct Checks {
     progress: Arc<Progress>,
     /// Trailers that aren't forwarded.
     withheld: Option<Arc<[HeaderName]>>,
-    _held: Option<Arc<dyn Any + Send + Sync>>,
+    held: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The progress of a client's body, shared with the response.
@@ -127,12 +127,10 @@ impl Upload {
     }
 
     /// Keeps a value until this is dropped, if there is a body.
-    #[must_use]
-    pub fn holding(mut self, value: Arc<dyn Any + Send + Sync>) -> Self {
+    pub fn hold(&mut self, value: Arc<dyn Any + Send + Sync>) {
         if let Some(checks) = &mut self.checks {
-            checks._held = Some(value);
+            checks.held.push(value);
         }
-        self
     }
 
     /// Sets the spelling of the request's header names.
@@ -201,7 +199,7 @@ impl Checks {
             timer: Timer::default(),
             progress: Arc::new(progress),
             withheld: None,
-            _held: None,
+            held: Vec::new(),
         }
     }
 

@@ -155,3 +155,21 @@ fn an_upload_that_a_server_does_not_read_ends_if_its_response_is_given_up() {
     wait_until("the connection is free", || gateway.get("/").status == 200);
     drop(client);
 }
+
+#[test]
+fn an_upload_behind_its_response_is_in_flight() {
+    let upstream = Upstream::start(|request| async {
+        tokio::spawn(request.into_body().collect());
+        Response::new(whole("hello"))
+    });
+    let limits = "[limits.one]\nkey = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"\n";
+    let toml = forward_to(&[quoted(upstream.url())], "");
+    let gateway =
+        Gateway::start(&format!("{limits}{}", toml.replace("[[routes]]", "[[routes]]\nlimits = [\"one\"]")));
+    let mut client = gateway.client();
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+    assert_eq!(client.answer().text(), "hello");
+    assert_eq!(gateway.get("/").status, 429);
+    client.send(b"0\r\n\r\n");
+    wait_until("the request has ended", || gateway.get("/").status == 200);
+}

@@ -53,8 +53,8 @@ impl Limiter {
 }
 
 /// Holds the leases that a decision has granted.
-pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<HeldLease> {
-    decision.leases.drain(..).map(|lease| HeldLease::new(store, lease)).collect()
+pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Arc<HeldLease>> {
+    decision.leases.drain(..).map(|lease| HeldLease::new(store, lease).into()).collect()
 }
 
 /// Returns the refusal that a decision is.
