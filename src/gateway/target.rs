@@ -18,7 +18,7 @@ use crate::{
     reject::Rejection,
 };
 use tollgate_routing::{
-    Occurrence, Table, VerifiedClaims, View,
+    Occurrence, Segments, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
 };
 
@@ -63,12 +63,7 @@ impl<'r> Target<'r> {
     /// The method has other characters than capital letters, `-` and `_`; the Host field is missing, repeated or invalid; the target has no path, or a path that is
     /// rejected; a field has the byte FF; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
-        if parts.method == Method::CONNECT {
-            return Err(Rejection::Connect);
-        }
-        if !is_valid(&parts.method) {
-            return Err(Rejection::MethodInvalid);
-        }
+        check_head(parts)?;
         let (host, [sent, bare]) = hosts(parts)?;
         let hosts_as_sent = [
             Some(sent).filter(|sent| **sent != *host),
@@ -83,15 +78,6 @@ impl<'r> Target<'r> {
         let plain = path::plain(as_sent);
         if plain.is_none() && path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
-        }
-        // One look at each field is cheaper than looking up one that is rarely there.
-        for (name, value) in &parts.headers {
-            if has_ff(value) {
-                return Err(Rejection::FieldInvalid);
-            }
-            if name == EXPECT && parts.version > Version::HTTP_10 && has_unknown_expectation(value) {
-                return Err(Rejection::ExpectationUnknown);
-            }
         }
         let query = parts.uri.query().unwrap_or_default();
         if let Some(plain) = plain {
@@ -112,15 +98,9 @@ impl<'r> Target<'r> {
             return Err(Rejection::EscapedSlash);
         }
         let forwarded = path::forwarded(as_sent);
-        let matched = match &forwarded {
-            Cow::Borrowed(forwarded) => path::matched(forwarded),
-            Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
-        };
+        let matched = matched(&forwarded);
         let readings = path::readings(&forwarded, &matched);
-        let host_in_path = path::host_in(&forwarded).and_then(|authority| {
-            let decoded = percent_decode_str(authority).decode_utf8().ok()?;
-            Some(host_of(decoded.rsplit('@').next()?).ok()?.0.into_owned())
-        });
+        let host_in_path = path::host_in(&forwarded).and_then(decoded_host);
         let queries_in_path = match &readings {
             Ok(readings) if readings.is_empty() => Vec::new(),
             _ => queries_in_path(&forwarded, query),
@@ -176,23 +156,13 @@ impl<'r> Target<'r> {
         }
         let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), conditions(query)));
         let queries: Vec<_> = iter::once(own).chain(in_path).collect();
-        let own = self.view(parts, claims);
-        let respelt = (doubtful != 0).then_some(View { no_literals: doubtful, ..own });
-        let read = readings.iter().map(|path| View { path, ..own });
-        let with_empty = read.clone().filter(|view| view.path.contains("//"));
-        let params_with_text = with_empty.map(|view| View { params_have_text: true, ..view });
-        let by_path = iter::once(own).chain(respelt).chain(read).chain(params_with_text);
-        let as_sent = self.hosts_as_sent.into_iter().flatten();
-        let hosts = iter::once(&*self.host).chain(as_sent).chain(self.host_in_path.as_deref());
-        for view in by_path.flat_map(|view| in_both_cases(view, routes)) {
-            for host in hosts.clone() {
-                for (query, (occurrences, is_respelt)) in &queries {
-                    let view = View { host, query, ..view };
-                    let by_name = [Some(view), is_respelt.then_some(View { exact_names: true, ..view })];
-                    views.extend(by_name.into_iter().flatten().flat_map(|view| {
-                        occurrences.iter().map(move |occurrence| View { occurrence: *occurrence, ..view })
-                    }));
-                }
+        for view in self.views_by_path(self.view(parts, claims), readings, doubtful, routes) {
+            for (query, (occurrences, is_respelt)) in &queries {
+                let view = View { query, ..view };
+                let by_name = [Some(view), is_respelt.then_some(View { exact_names: true, ..view })];
+                views.extend(by_name.into_iter().flatten().flat_map(|view| {
+                    occurrences.iter().map(move |occurrence| View { occurrence: *occurrence, ..view })
+                }));
             }
         }
         let compared = views.iter().map(|view| view.query.len()).sum::<usize>();
@@ -202,6 +172,26 @@ impl<'r> Target<'r> {
         // The first is the request's own.
         views.remove(0);
         Ok(views)
+    }
+
+    /// Returns the views of a request in which servers read its path, the case of its letters, and the host; `own` goes first. The segments
+    /// `doubtful` are no literals to some.
+    fn views_by_path<'a, T>(
+        &'a self,
+        own: View<'a>,
+        readings: &'a [String],
+        doubtful: Segments,
+        routes: &Table<T>,
+    ) -> impl Iterator<Item = View<'a>> {
+        let respelt = (doubtful != 0).then_some(View { no_literals: doubtful, ..own });
+        let read = readings.iter().map(move |path| View { path, ..own });
+        let with_empty = read.clone().filter(|view| view.path.contains("//"));
+        let params_with_text = with_empty.map(|view| View { params_have_text: true, ..view });
+        let as_sent = self.hosts_as_sent.into_iter().flatten();
+        let hosts = iter::once(&*self.host).chain(as_sent).chain(self.host_in_path.as_deref());
+        let by_path = iter::once(own).chain(respelt).chain(read).chain(params_with_text);
+        let in_both_cases = by_path.flat_map(|view| in_both_cases(view, routes));
+        in_both_cases.flat_map(move |view| hosts.clone().map(move |host| View { host, ..view }))
     }
 
     /// Returns how many bytes of the request these parts of a key are read from, apart from the path and the host.
@@ -240,6 +230,44 @@ impl<'r> Target<'r> {
         let separator = if as_sent.query().is_some() { "?" } else { "" };
         PathAndQuery::from_maybe_shared([path, separator, self.query].concat())
     }
+}
+
+/// Returns the path that routes are matched with.
+fn matched<'r>(forwarded: &Cow<'r, str>) -> Cow<'r, str> {
+    match forwarded {
+        Cow::Borrowed(forwarded) => path::matched(forwarded),
+        Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
+    }
+}
+
+/// Returns the host of a percent-encoded authority, if it is valid.
+fn decoded_host(authority: &str) -> Option<String> {
+    let decoded = percent_decode_str(authority).decode_utf8().ok()?;
+    Some(host_of(decoded.rsplit('@').next()?).ok()?.0.into_owned())
+}
+
+/// Checks the method and the fields of a request.
+///
+/// # Errors
+/// The method is CONNECT, or has other characters than capital letters, `-` and `_`; a field has the byte FF; or the request has an
+/// expectation other than `100-continue`.
+fn check_head(parts: &Parts) -> Result<(), Rejection> {
+    if parts.method == Method::CONNECT {
+        return Err(Rejection::Connect);
+    }
+    if !is_valid(&parts.method) {
+        return Err(Rejection::MethodInvalid);
+    }
+    // One look at each field is cheaper than looking up one that is rarely there.
+    for (name, value) in &parts.headers {
+        if has_ff(value) {
+            return Err(Rejection::FieldInvalid);
+        }
+        if name == EXPECT && parts.version > Version::HTTP_10 && has_unknown_expectation(value) {
+            return Err(Rejection::ExpectationUnknown);
+        }
+    }
+    Ok(())
 }
 
 /// Returns true for a method of capital letters, `-` and `_`. Some servers take `post` for POST, whose limits it would escape (RFC 9110,

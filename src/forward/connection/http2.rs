@@ -257,9 +257,9 @@ impl SendingBody {
                         if !self.is_open {
                             return Poll::Pending;
                         }
-                        let Self { blocked, handle, .. } = self;
-                        let blocked = blocked.get_or_insert_with(|| Blocked::begin(&handle.streams));
-                        ready!(blocked.poll_useless(handle, context));
+                        let blocked =
+                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
+                        ready!(blocked.poll_useless(&self.handle, context));
                         self.give_up();
                         return Poll::Ready(Ok(()));
                     };

@@ -13,7 +13,7 @@ use crate::gateway::{SILENCE_LEAST, Timer};
 #[derive(Debug, Default)]
 pub(super) struct Silence(Option<Box<Since>>);
 
-/// When a silence began, and how many pieces of the request had been read then.
+/// The beginning of a silence, and the pieces of the request that had been read then.
 #[derive(Debug)]
 struct Since {
     begin: Instant,
