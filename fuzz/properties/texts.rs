@@ -3,7 +3,7 @@
 use tollgate_limiter::{Rate, StoreSettings, StoreUrl, duration};
 
 use crate::config::{Config, ServerUrl, Target};
-use tollgate_routing::{HostPattern, Matcher, Occurrence, Pattern, Table, View, path};
+use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
 
 /// Parses a configuration that has this text between `before` and `after`. `None` if it is invalid.
 fn config_with(before: &str, text: &str, after: &str) -> Option<Config> {
@@ -137,19 +137,7 @@ pub fn route(bytes: &[u8]) {
     };
     let table = Table::new(patterns.iter().map(|pattern| (matcher(pattern), pattern)));
     let (method, headers) = Default::default();
-    let view = View {
-        method: &method,
-        host: &host,
-        path: &path,
-        query: "",
-        headers: &headers,
-        claims: &(),
-        occurrence: Occurrence::Any,
-        exact_names: false,
-        ignores_case: false,
-        no_literals: 0,
-        params_have_text: false,
-    };
+    let view = View::new(&method, &host, &path, "", &headers, &());
     match table.find(&view) {
         Some(found) => {
             assert!(fits(found.route, &path), "{} {path}", found.route);

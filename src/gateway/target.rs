@@ -63,7 +63,7 @@ impl<'r> Target<'r> {
     /// The method has other characters than capital letters, `-` and `_`; the Host field is missing, repeated or invalid; the target has no path, or a path that is
     /// rejected; a field has the byte FF; or the request has an expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
-        check_head(parts)?;
+        check_method(&parts.method)?;
         let (host, [sent, bare]) = hosts(parts)?;
         let hosts_as_sent = [
             Some(sent).filter(|sent| **sent != *host),
@@ -79,27 +79,15 @@ impl<'r> Target<'r> {
         if plain.is_none() && path::has_invalid_escape(as_sent) {
             return Err(Rejection::EscapeInvalid);
         }
+        check_fields(parts)?;
+        let (forwarded, matched, readings) = match plain {
+            Some(plain) => (as_sent.into(), plain.into(), Ok(Vec::new())),
+            None if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) => {
+                return Err(Rejection::EscapedSlash);
+            }
+            None => read_path(as_sent),
+        };
         let query = parts.uri.query().unwrap_or_default();
-        if let Some(plain) = plain {
-            let (host_in_path, queries_in_path, readings) = (None, Vec::new(), Ok(Vec::new()));
-            let (forwarded, matched) = (as_sent.into(), plain.into());
-            return Ok(Self {
-                host,
-                hosts_as_sent,
-                host_in_path,
-                forwarded,
-                matched,
-                readings,
-                query,
-                queries_in_path,
-            });
-        }
-        if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
-            return Err(Rejection::EscapedSlash);
-        }
-        let forwarded = path::forwarded(as_sent);
-        let matched = matched(&forwarded);
-        let readings = path::readings(&forwarded, &matched);
         let host_in_path = path::host_in(&forwarded).and_then(decoded_host);
         let queries_in_path = match &readings {
             Ok(readings) if readings.is_empty() => Vec::new(),
@@ -112,19 +100,7 @@ impl<'r> Target<'r> {
     pub(crate) fn view<'a>(&'a self, parts: &'a Parts, claims: &'a dyn VerifiedClaims) -> View<'a> {
         let Self { host, matched: path, query, .. } = self;
         let Parts { method, headers, .. } = parts;
-        View {
-            method,
-            host,
-            path,
-            query,
-            headers,
-            claims,
-            occurrence: Occurrence::Any,
-            exact_names: false,
-            ignores_case: false,
-            no_literals: 0,
-            params_have_text: false,
-        }
+        View::new(method, host, path, query, headers, claims)
     }
 
     /// Returns what else servers may look at: all combinations of how they read the path, the case of its letters, the host, the query, and
@@ -232,12 +208,15 @@ impl<'r> Target<'r> {
     }
 }
 
-/// Returns the path that routes are matched with.
-fn matched<'r>(forwarded: &Cow<'r, str>) -> Cow<'r, str> {
-    match forwarded {
+/// Returns a path as it is forwarded and as it is matched, and its other readings.
+fn read_path(as_sent: &str) -> (Cow<'_, str>, Cow<'_, str>, Result<Vec<String>, TooManyReadings>) {
+    let forwarded = path::forwarded(as_sent);
+    let matched = match &forwarded {
         Cow::Borrowed(forwarded) => path::matched(forwarded),
         Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
-    }
+    };
+    let readings = path::readings(&forwarded, &matched);
+    (forwarded, matched, readings)
 }
 
 /// Returns the host of a percent-encoded authority, if it is valid.
@@ -246,18 +225,17 @@ fn decoded_host(authority: &str) -> Option<String> {
     Some(host_of(decoded.rsplit('@').next()?).ok()?.0.into_owned())
 }
 
-/// Checks the method and the fields of a request.
-///
-/// # Errors
-/// The method is CONNECT, or has other characters than capital letters, `-` and `_`; a field has the byte FF; or the request has an
-/// expectation other than `100-continue`.
-fn check_head(parts: &Parts) -> Result<(), Rejection> {
-    if parts.method == Method::CONNECT {
-        return Err(Rejection::Connect);
+/// Checks that a method isn't CONNECT, and has only capital letters, `-` and `_`.
+fn check_method(method: &Method) -> Result<(), Rejection> {
+    match method {
+        &Method::CONNECT => Err(Rejection::Connect),
+        method if !is_valid(method) => Err(Rejection::MethodInvalid),
+        _ => Ok(()),
     }
-    if !is_valid(&parts.method) {
-        return Err(Rejection::MethodInvalid);
-    }
+}
+
+/// Checks that no field has the byte FF, and that the request has no expectation other than `100-continue`.
+fn check_fields(parts: &Parts) -> Result<(), Rejection> {
     // One look at each field is cheaper than looking up one that is rarely there.
     for (name, value) in &parts.headers {
         if has_ff(value) {

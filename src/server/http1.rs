@@ -289,13 +289,11 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                     return Poll::Ready(Err(error));
                 }
                 let idle = self.connection.settings.timeouts.idle;
-                let is_silent =
-                    wire.hides_hang_up() && sending.silence.poll(wire.pieces(), idle, context).is_ready();
-                return if is_silent {
-                    Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-                } else {
-                    Poll::Pending
-                };
+                if !wire.hides_hang_up() {
+                    return Poll::Pending;
+                }
+                ready!(sending.silence.poll(wire.pieces(), idle, context));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if sending.body.is_none() {
                 return Poll::Ready(Ok(()));

@@ -229,6 +229,24 @@ impl Admission {
     }
 
     /// Returns a share of the permits of limits on requests in flight: they are held until the admission and all shares are dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Quota};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let reports = Arc::new(Limit::new("reports", Quota::concurrency(1)));
+    /// let running = limiter.try_acquire(Ask::new(&reports, "alice")).await?;
+    /// let share = running.share_leases();
+    /// drop(running);
+    /// assert!(limiter.try_acquire(Ask::new(&reports, "alice")).await.is_err());
+    /// # drop(share);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn share_leases(&self) -> impl Send + Sync + use<> {
         self.leases.clone()

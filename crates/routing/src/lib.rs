@@ -10,13 +10,13 @@
 //!
 //! ```
 //! use http::{HeaderMap, Method};
-//! use tollgate_routing::{Matcher, Occurrence, Table, View};
+//! use tollgate_routing::{Matcher, Table, View};
 //!
 //! let route = |path: &str| Matcher { host: None, path: path.parse().unwrap(), methods: vec![], headers: vec![], query: vec![], claims: vec![] };
 //! let table = Table::new([(route("/orders/{id}"), "one order"), (route("/{*rest}"), "anything else")]);
 //!
 //! let (method, headers) = (Method::GET, HeaderMap::new());
-//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers, claims: &(), occurrence: Occurrence::Any, exact_names: false, ignores_case: false, no_literals: 0, params_have_text: false };
+//! let view = View::new(&method, "", "/orders/7", "", &headers, &());
 //! let found = table.find(&view).unwrap();
 //! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
 //! ```

@@ -195,6 +195,34 @@ pub struct View<'r> {
     pub params_have_text: bool,
 }
 
+impl<'r> View<'r> {
+    /// Returns what servers look at that read a request as its routes are written.
+    pub fn new(
+        method: &'r Method,
+        host: &'r str,
+        path: &'r str,
+        query: &'r str,
+        headers: &'r HeaderMap,
+        claims: &'r dyn VerifiedClaims,
+    ) -> Self {
+        let (occurrence, no_literals) = (Occurrence::Any, 0);
+        let (exact_names, ignores_case, params_have_text) = Default::default();
+        Self {
+            method,
+            host,
+            path,
+            query,
+            headers,
+            claims,
+            occurrence,
+            exact_names,
+            ignores_case,
+            no_literals,
+            params_have_text,
+        }
+    }
+}
+
 /// Segments of a path: a bit for each, the lowest for the first. Literals are among the first 64 ([`Pattern::MAX_SEGMENTS`]).
 pub type Segments = u64;
 

@@ -9,7 +9,7 @@ use http::{
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use crate::{HostPattern, Matcher, Occurrence, Table, Unmet, VerifiedClaims, View, hidden, path};
+use crate::{HostPattern, Matcher, Table, Unmet, VerifiedClaims, View, hidden, path};
 
 /// The routes that bench/micro.rs measures.
 #[path = "../../../bench/routes.rs"]
@@ -98,20 +98,7 @@ impl<'r> Request<'r> {
 
     fn view(&self) -> View<'_> {
         let (host, path, query) = split_target(self.target);
-        let occurrence = Occurrence::Any;
-        View {
-            method: &self.method,
-            host,
-            path,
-            query,
-            headers: &self.headers,
-            claims: &self.claims,
-            occurrence,
-            exact_names: false,
-            ignores_case: false,
-            no_literals: 0,
-            params_have_text: false,
-        }
+        View::new(&self.method, host, path, query, &self.headers, &self.claims)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, ops::Range};
 
 use hyper::{Method, header::HeaderMap};
-use tollgate_routing::{HostPattern, Matcher, Occurrence, Table, View, path};
+use tollgate_routing::{HostPattern, Matcher, Table, View, path};
 
 use super::{Check, listeners::entrances};
 use crate::config::{Action, ListenAddress, RouteSettings, ServerUrl, error::Diagnostic, file::ConfigFile};
@@ -61,19 +61,8 @@ impl Check<'_, '_> {
             }
             let forwarded = path::forwarded(target);
             let headers: HeaderMap = route.matcher.headers.iter().cloned().collect();
-            let view = View {
-                method: &method,
-                host,
-                path: &path::matched(&forwarded),
-                query: "",
-                headers: &headers,
-                claims: &(),
-                occurrence: Occurrence::Any,
-                exact_names: false,
-                ignores_case: false,
-                no_literals: 0,
-                params_have_text: false,
-            };
+            let path = path::matched(&forwarded);
+            let view = View::new(&method, host, &path, "", &headers, &());
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");
                 let help = "name another path or host, or give the target a route of its own";

@@ -68,6 +68,7 @@ struct Checks {
     progress: Arc<Progress>,
     /// Trailers that aren't forwarded.
     withheld: Option<Arc<[HeaderName]>>,
+    /// The values that are dropped with the body.
     held: Vec<Arc<dyn Any + Send + Sync>>,
 }
 

@@ -24,7 +24,7 @@ use super::received::ReceivedBodies;
 /// tell sooner, but gRPC servers close connections that send them every few seconds.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 
-/// The time within which a server that has ended its response must make room for the rest of the request's body.
+/// The time within which a server must make room for the rest of a request's body once there is no response any more.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request

@@ -1,4 +1,4 @@
-//! Uploads that HTTP/2 upstreams answer before they end.
+//! Uploads that upstreams answer before they end.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -21,6 +21,13 @@ use crate::{
     },
     proxy::{forward_to, quoted},
 };
+
+/// HTTP/2 with windows that a body of 300 KB fills.
+fn narrow_http2() -> Speech {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535);
+    Speech::Http2(builder)
+}
 
 #[test]
 fn an_upload_counts_as_a_stream_until_it_ends() {
@@ -55,9 +62,7 @@ fn an_upload_that_a_server_does_not_read_ends_behind_its_response() {
     const MOST: usize = 2;
     // The body is kept, and not read.
     let bodies = Arc::new(Mutex::new(Vec::new()));
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(65_535);
-    let upstream = Upstream::speaking(Speech::Http2(builder), move |request| {
+    let upstream = Upstream::speaking(narrow_http2(), move |request| {
         bodies.lock().unwrap().push(request.into_body());
         async { Response::builder().status(204).body(whole("")).unwrap() }
     });
@@ -130,9 +135,7 @@ fn an_upload_goes_on_behind_its_response() {
 #[test]
 fn an_upload_that_a_server_does_not_read_ends_if_its_response_is_given_up() {
     let bodies = Arc::new(Mutex::new(Vec::new()));
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(65_535);
-    let upstream = Upstream::speaking(Speech::Http2(builder), move |request| {
+    let upstream = Upstream::speaking(narrow_http2(), move |request| {
         let is_stream = request.uri().path() == "/stream";
         bodies.lock().unwrap().push(request.into_body());
         async move {
