@@ -251,8 +251,9 @@ impl SendingBody {
             if self.stream.poll_reset(context).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            if let Some((_, is_last)) = self.unsent {
-                while self.stream.capacity() == 0 {
+            while let Some((piece, is_last)) = &mut self.unsent {
+                let room = self.stream.capacity();
+                if room == 0 && !piece.is_empty() {
                     let Poll::Ready(room) = self.stream.poll_capacity(context) else {
                         if !self.is_open {
                             return Poll::Pending;
@@ -265,11 +266,17 @@ impl SendingBody {
                     };
                     let Some(room) = room else { return Poll::Ready(Ok(())) };
                     room?;
+                    continue;
                 }
+                // No more than there is room for, so that the server has taken all but that when this ends.
+                let part = piece.split_to(room.min(piece.len()));
+                let (is_whole, is_last) = (piece.is_empty(), *is_last);
                 self.blocked = None;
-                let piece = self.unsent.take().map(|(piece, _)| piece).unwrap_or_default();
-                self.stream.send_data(piece, is_last)?;
-                if is_last {
+                self.stream.send_data(part, is_whole && is_last)?;
+                if is_whole {
+                    self.unsent = None;
+                }
+                if is_whole && is_last {
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -282,8 +289,7 @@ impl SendingBody {
             };
             match frame.into_data() {
                 Ok(piece) => {
-                    // The least, since room that isn't used is taken from other requests.
-                    self.stream.reserve_capacity(1);
+                    self.stream.reserve_capacity(piece.len());
                     self.unsent = Some((piece, self.body.is_end_stream()));
                 }
                 // nginx and gRPC for Go end the connection for trailers, and Go if it has answered before they come.

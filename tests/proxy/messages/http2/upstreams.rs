@@ -132,6 +132,33 @@ fn a_body_that_the_server_does_not_read_holds_up_no_other_request() {
     assert_eq!(small.head().status, 204);
 }
 
+/// The server's window has no room for the end of the body, which is received at once with the rest.
+#[test]
+fn the_end_of_a_body_that_the_server_does_not_read_is_given_up_behind_its_response() {
+    const LENGTH: usize = 66_000;
+    let (reset, is_reset) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            match frame.kind {
+                HEADERS => {
+                    let head = fields(&[(":status", "204")]);
+                    server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &head);
+                }
+                RST_STREAM => reset.send(frame.code()).unwrap(),
+                _ => {}
+            }
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut client = gateway.client();
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{LENGTH:x}\r\n");
+    client.send(&[head.as_bytes(), &vec![b'x'; LENGTH], b"\r\n0\r\n\r\n"].concat());
+    assert_eq!(client.head().status, 204);
+    assert_eq!(is_reset.recv_timeout(PATIENCE), Ok(CANCEL));
+    assert_eq!(client.get("/").status, 204);
+}
+
 #[test]
 fn a_request_has_nothing_of_a_connection_and_one_of_each_that_frames() {
     let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
