@@ -20,7 +20,7 @@ use tollgate_limiter::{
     Algorithm, Limit, Origin, Quota, Rate, RatelimitHeaders, Standing, algorithm::State, fields,
     store::Outcome,
 };
-use tollgate_routing::{Matcher, Table, View, path};
+use tollgate_routing::{Matcher, Parameters, Table, View, path};
 
 /// The gateway's allocator, which counts allocations.
 #[global_allocator]
@@ -43,13 +43,13 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
         claims: Vec::new(),
     });
     let table = Table::new(matchers.map(|matcher| (matcher, ())));
-    let (requests, headers) = (routes::requests(kind), HeaderMap::new());
+    let (requests, headers, parameters) = (routes::requests(kind), HeaderMap::new(), Parameters::default());
     let mut requests = requests.iter().cycle();
     bencher.bench_local(|| {
         let (host, sent, route) = requests.next().expect("the iterator is endless");
         let forwarded = path::forwarded(black_box(sent));
         let matched = path::matched(&forwarded);
-        let view = View::new(&Method::GET, host, &matched, "", &headers, &());
+        let view = View::new(&Method::GET, host, &matched, &parameters, &headers, &());
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });
 }

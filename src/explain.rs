@@ -107,7 +107,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
         explanation.rejected = Some(host.err().map_or_else(Rejected::about_server, Rejected::from));
         return (explanation, Vec::new());
     }
-    if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes) {
+    if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes, &gateway.planner.routes) {
         // These claims are also asked for by routes that aren't tried for the plan.
         explanation.describe_routes(&gateway.planner, &parts, &target, &gateway.claims(&parts));
     }
@@ -353,7 +353,7 @@ impl DescribedLimit {
 
 /// Returns the rate that the file's overrides give to the first key of a request.
 fn own_rate(rule: &Rule, asks: &Asks) -> Option<Rate> {
-    key::OwnRates::new(rule.config()).of(asks.first()?.key())
+    rule.ask_for(asks.first()?.key().clone()).own_rate()
 }
 
 /// Returns an entry of `exempt` without what may be a credential: a key appears as it does in a bucket's name.

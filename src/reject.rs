@@ -58,6 +58,8 @@ pub enum Rejection {
     HostRepeated,
     /// A Host that isn't a valid host.
     HostInvalid,
+    /// A path that could leave the route's directory when it is rewritten.
+    RewriteInvalid,
     /// A target that is neither a path nor a full URL.
     TargetInvalid,
     /// The path has an escaped NUL, or a `%` that begins no escape.
@@ -124,6 +126,11 @@ impl Rejection {
             Self::TargetInvalid => {
                 (400, "target-invalid", &"the request's target is neither a path nor an http URL")
             }
+            Self::RewriteInvalid => (
+                400,
+                "target-invalid",
+                &"the rewritten path could leave the route's directory, or names a host",
+            ),
             Self::EscapeInvalid => (
                 400,
                 "target-invalid",

@@ -3,7 +3,7 @@
 use tollgate_limiter::{Rate, StoreSettings, StoreUrl, duration};
 
 use crate::config::{Config, ServerUrl, Target};
-use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
+use tollgate_routing::{HostPattern, Matcher, Parameters, Pattern, Table, View, path};
 
 /// Parses a configuration that has this text between `before` and `after`. `None` if it is invalid.
 fn config_with(before: &str, text: &str, after: &str) -> Option<Config> {
@@ -137,7 +137,8 @@ pub fn route(bytes: &[u8]) {
     };
     let table = Table::new(patterns.iter().map(|pattern| (matcher(pattern), pattern)));
     let (method, headers) = Default::default();
-    let view = View::new(&method, &host, &path, "", &headers, &());
+    let parameters = Parameters::default();
+    let view = View::new(&method, &host, &path, &parameters, &headers, &());
     match table.find(&view) {
         Some(found) => {
             assert!(fits(found.route, &path), "{} {path}", found.route);

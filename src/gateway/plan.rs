@@ -155,7 +155,7 @@ impl Planner {
         parts: &Parts,
         claims: &Claims<'_>,
     ) -> Result<Plan<'g>, Unplanned<'g>> {
-        let target = Target::read(parts, self.escaped_slashes)?;
+        let target = Target::read(parts, self.escaped_slashes, &self.routes)?;
         let found = self.route(parts, &target, claims)?;
         let (route, pattern) = (found.route, found.pattern());
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
@@ -188,7 +188,7 @@ impl Planner {
         parts: &Parts,
         claims: &Claims<'_>,
     ) -> Result<RulesWithTerms<'g>, Rejection> {
-        let target = Target::read(parts, self.escaped_slashes)?;
+        let target = Target::read(parts, self.escaped_slashes, &self.routes)?;
         let others = self.other_routes(None, parts, &target, claims)?;
         demands::check_token(others.iter().map(|found| found.route), claims)?;
         let request = RequestView { client, parts, target: &target, claims };

@@ -11,6 +11,7 @@ use hyper::{
     },
 };
 use percent_encoding::percent_decode_str;
+use smallvec::SmallVec;
 
 use crate::{
     config::{EscapedSlashes, KeyPart},
@@ -18,14 +19,12 @@ use crate::{
     reject::Rejection,
 };
 use tollgate_routing::{
-    Occurrence, Segments, Table, VerifiedClaims, View,
+    Occurrence, Parameters, Segments, Table, VerifiedClaims, View,
     path::{self, TooManyReadings},
 };
 
-/// The most views of a request in which its route is looked up, and the most bytes of their queries together. They bound what a
-/// request costs.
+/// The most views of a request in which its route is looked up. It bounds what a request costs.
 const MOST_VIEWS: usize = 128;
-const MOST_COMPARED: usize = 128 << 10;
 /// The most bytes of a host, with the dot of the root (RFC 1035, section 2.3.4). It is forwarded twice, so the forwarded head would be much
 /// longer than the received one.
 const HOST_MOST: usize = 254;
@@ -54,6 +53,8 @@ pub(crate) struct Target<'r> {
     pub(crate) query: &'r str,
     /// The queries of servers that end the path earlier.
     pub(crate) queries_in_path: Vec<String>,
+    /// The parameters of the query on which routes have conditions, then those of each in the path.
+    parameters: SmallVec<[Parameters; 1]>,
 }
 
 impl<'r> Target<'r> {
@@ -61,8 +62,13 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// The method has other characters than capital letters, `-` and `_`; the Host field is missing, repeated or invalid; the target has no path, or a path that is
-    /// rejected; a field has the byte FF; or the request has an expectation other than `100-continue`.
-    pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
+    /// rejected; a field has the byte FF; the request has an expectation other than `100-continue`; or the query has too many parameters on which
+    /// routes have conditions.
+    pub(crate) fn read<T>(
+        parts: &'r Parts,
+        escaped_slashes: EscapedSlashes,
+        routes: &Table<T>,
+    ) -> Result<Self, Rejection> {
         check_method(&parts.method)?;
         let (host, [sent, bare]) = hosts(parts)?;
         let hosts_as_sent = [
@@ -93,21 +99,34 @@ impl<'r> Target<'r> {
             Ok(readings) if readings.is_empty() => Vec::new(),
             _ => queries_in_path(&forwarded, query),
         };
-        Ok(Self { host, hosts_as_sent, host_in_path, forwarded, matched, readings, query, queries_in_path })
+        let queries = iter::once(query).chain(queries_in_path.iter().map(String::as_str));
+        let parameters = queries.map(|query| routes.parameters(query)).collect::<Result<_, _>>();
+        let parameters = parameters.map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
+        Ok(Self {
+            host,
+            hosts_as_sent,
+            host_in_path,
+            forwarded,
+            matched,
+            readings,
+            query,
+            queries_in_path,
+            parameters,
+        })
     }
 
     /// Returns what routing looks at.
     pub(crate) fn view<'a>(&'a self, parts: &'a Parts, claims: &'a dyn VerifiedClaims) -> View<'a> {
-        let Self { host, matched: path, query, .. } = self;
+        let Self { host, matched: path, parameters, .. } = self;
         let Parts { method, headers, .. } = parts;
-        View::new(method, host, path, query, headers, claims)
+        View::new(method, host, path, &parameters[0], headers, claims)
     }
 
     /// Returns what else servers may look at: all combinations of how they read the path, the case of its letters, the host, the query, and
     /// repeated fields and parameters, of which they take the same occurrence. Empty if all servers read the request alike.
     ///
     /// # Errors
-    /// There are too many, or the query is too long to compare it with each.
+    /// There are too many.
     pub(crate) fn other_views<'a, T>(
         &'a self,
         parts: &'a Parts,
@@ -115,34 +134,32 @@ impl<'r> Target<'r> {
         routes: &Table<T>,
     ) -> Result<Vec<View<'a>>, TooManyReadings> {
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let conditions = |query| {
-            let occurrences = if routes.has_repeated(&parts.headers, query) { REPEATED } else { ALIKE };
-            (occurrences, routes.has_respelt(query))
+        let conditions = |parameters| {
+            let occurrences = if routes.has_repeated(&parts.headers, parameters) { REPEATED } else { ALIKE };
+            (occurrences, routes.has_respelt(parameters))
         };
-        let own = (self.query, conditions(self.query));
         let mut views = Vec::new();
         let doubtful = routes.doubtful_literals(&self.forwarded);
         if readings.is_empty()
-            && own.1 == (ALIKE, false)
+            && conditions(&self.parameters[0]) == (ALIKE, false)
             && self.hosts_as_sent == [None; 2]
             && doubtful == 0
             && !routes.may_differ_in_case(&self.matched)
         {
             return Ok(views);
         }
-        let in_path = self.queries_in_path.iter().map(|query| (query.as_str(), conditions(query)));
-        let queries: Vec<_> = iter::once(own).chain(in_path).collect();
+        let queries: Vec<_> =
+            self.parameters.iter().map(|parameters| (parameters, conditions(parameters))).collect();
         for view in self.views_by_path(self.view(parts, claims), readings, doubtful, routes) {
-            for (query, (occurrences, is_respelt)) in &queries {
-                let view = View { query, ..view };
+            for (parameters, (occurrences, is_respelt)) in &queries {
+                let view = View { parameters, ..view };
                 let by_name = [Some(view), is_respelt.then_some(View { exact_names: true, ..view })];
                 views.extend(by_name.into_iter().flatten().flat_map(|view| {
                     occurrences.iter().map(move |occurrence| View { occurrence: *occurrence, ..view })
                 }));
             }
         }
-        let compared = views.iter().map(|view| view.query.len()).sum::<usize>();
-        if views.len() > MOST_VIEWS || compared > MOST_COMPARED {
+        if views.len() > MOST_VIEWS {
             return Err(TooManyReadings);
         }
         // The first is the request's own.
@@ -197,9 +214,9 @@ impl<'r> Target<'r> {
     /// The path is too long, or an upstream might leave the directory where the route puts it, or take its beginning for a host.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
         if path::has_hidden_dots(path) || path::begins_with_host(path) {
-            return Err(Rejection::TargetInvalid);
+            return Err(Rejection::RewriteInvalid);
         }
-        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
+        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::RewriteInvalid)
     }
 
     fn with_query(&self, path: &str, as_sent: &Uri) -> Result<PathAndQuery, InvalidUri> {
@@ -388,13 +405,17 @@ mod tests {
 
     use super::*;
 
-    fn read(version: Version, target: &str, hosts: &[&str]) -> Result<(String, String), Rejection> {
+    fn read(parts: &Parts) -> Result<Target<'_>, Rejection> {
+        Target::read(parts, EscapedSlashes::Reject, &Table::<()>::new([]))
+    }
+
+    fn host_and_uri(version: Version, target: &str, hosts: &[&str]) -> Result<(String, String), Rejection> {
         let mut request = Request::builder().version(version).uri(target);
         for host in hosts {
             request = request.header(HOST, *host);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let target = Target::read(&parts, EscapedSlashes::Reject)?;
+        let target = read(&parts)?;
         let uri = target.forwarded_uri(&parts.uri).unwrap_or_else(|| parts.uri.clone());
         Ok((target.host.into_owned(), uri.to_string()))
     }
@@ -404,7 +425,7 @@ mod tests {
         for (method, is_valid) in [("POST", true), ("M-SEARCH", true), ("post", false), ("PoST", false)] {
             let request = Request::builder().method(method).uri("/").header(HOST, "a");
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            let read = Target::read(&parts, EscapedSlashes::Reject);
+            let read = read(&parts);
             assert_eq!(!matches!(read, Err(Rejection::MethodInvalid)), is_valid, "{method}");
         }
     }
@@ -412,7 +433,7 @@ mod tests {
     #[test]
     fn a_rewritten_path_stays_on_the_upstream() {
         let (parts, ()) = Request::get("/").header(HOST, "a").body(()).unwrap().into_parts();
-        let target = Target::read(&parts, EscapedSlashes::Reject).unwrap();
+        let target = read(&parts).unwrap();
         for (path, is_valid) in
             [("/a/b", true), ("/a/\\b", true), ("/\\x/a", false), ("//x/a", false), ("/a/../b", false)]
         {
@@ -429,25 +450,25 @@ mod tests {
             ("/", "192.0.2.7:1", "192.0.2.7"),
             ("http://other.example/a", "api.example.com", "other.example"),
         ] {
-            assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
+            assert_eq!(host_and_uri(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
         }
         for host in [
             "", "a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80", ".a", "a..b",
             "a%41", "a,b",
         ] {
-            let read = read(Version::HTTP_11, "/", &[host]);
+            let read = host_and_uri(Version::HTTP_11, "/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
-            let read = self::read(Version::HTTP_11, "http://a/", &[host]);
+            let read = self::host_and_uri(Version::HTTP_11, "http://a/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
         }
     }
 
     #[test]
     fn a_request_has_exactly_one_host() {
-        assert!(matches!(read(Version::HTTP_11, "/", &[]), Err(Rejection::HostMissing)));
-        assert!(matches!(read(Version::HTTP_11, "http://a/", &[]), Err(Rejection::HostMissing)));
-        assert!(matches!(read(Version::HTTP_10, "/", &["a", "a"]), Err(Rejection::HostRepeated)));
-        assert_eq!(read(Version::HTTP_10, "/", &[]).unwrap().0, "");
+        assert!(matches!(host_and_uri(Version::HTTP_11, "/", &[]), Err(Rejection::HostMissing)));
+        assert!(matches!(host_and_uri(Version::HTTP_11, "http://a/", &[]), Err(Rejection::HostMissing)));
+        assert!(matches!(host_and_uri(Version::HTTP_10, "/", &["a", "a"]), Err(Rejection::HostRepeated)));
+        assert_eq!(host_and_uri(Version::HTTP_10, "/", &[]).unwrap().0, "");
     }
 
     #[test]
@@ -458,7 +479,7 @@ mod tests {
             ("/a/%2e%2E/b?q=/../", "/b?q=/../"),
             ("http://a/c/./d?e", "/c/d?e"),
         ] {
-            assert_eq!(read(Version::HTTP_11, target, &["a"]).unwrap().1, expected);
+            assert_eq!(host_and_uri(Version::HTTP_11, target, &["a"]).unwrap().1, expected);
         }
     }
 
@@ -466,18 +487,18 @@ mod tests {
     fn targets_without_a_path_are_invalid() {
         for target in ["*", "a", "a:80", "ftp://a/b"] {
             assert!(
-                matches!(read(Version::HTTP_11, target, &["a"]), Err(Rejection::TargetInvalid)),
+                matches!(host_and_uri(Version::HTTP_11, target, &["a"]), Err(Rejection::TargetInvalid)),
                 "{target}"
             );
         }
         for target in ["/a%00b", "http://a/%00", "/log%6@n", "/login%"] {
             assert!(
-                matches!(read(Version::HTTP_11, target, &["a"]), Err(Rejection::EscapeInvalid)),
+                matches!(host_and_uri(Version::HTTP_11, target, &["a"]), Err(Rejection::EscapeInvalid)),
                 "{target}"
             );
         }
-        assert!(read(Version::HTTP_11, "/a?q=100%", &["a"]).is_ok());
-        assert!(matches!(read(Version::HTTP_11, "/a%2fb", &["a"]), Err(Rejection::EscapedSlash)));
-        assert!(matches!(read(Version::HTTP_11, "/a%5Cb", &["a"]), Err(Rejection::EscapedSlash)));
+        assert!(host_and_uri(Version::HTTP_11, "/a?q=100%", &["a"]).is_ok());
+        assert!(matches!(host_and_uri(Version::HTTP_11, "/a%2fb", &["a"]), Err(Rejection::EscapedSlash)));
+        assert!(matches!(host_and_uri(Version::HTTP_11, "/a%5Cb", &["a"]), Err(Rejection::EscapedSlash)));
     }
 }

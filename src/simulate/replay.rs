@@ -281,7 +281,7 @@ impl Replay {
 
     /// Returns true if the route of a request depends on the claims of its token, which no log has.
     fn asks_for_claims(&self, parts: &Parts) -> bool {
-        let target = || Target::read(parts, self.planner.escaped_slashes).ok();
+        let target = || Target::read(parts, self.planner.escaped_slashes, &self.planner.routes).ok();
         self.matches_claims.then(target).flatten().is_some_and(|target| {
             let claims = Claims::new(None, &parts.headers);
             // Only the question matters, not its outcome.

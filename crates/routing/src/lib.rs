@@ -10,13 +10,13 @@
 //!
 //! ```
 //! use http::{HeaderMap, Method};
-//! use tollgate_routing::{Matcher, Table, View};
+//! use tollgate_routing::{Matcher, Parameters, Table, View};
 //!
 //! let route = |path: &str| Matcher { host: None, path: path.parse().unwrap(), methods: vec![], headers: vec![], query: vec![], claims: vec![] };
 //! let table = Table::new([(route("/orders/{id}"), "one order"), (route("/{*rest}"), "anything else")]);
 //!
-//! let (method, headers) = (Method::GET, HeaderMap::new());
-//! let view = View::new(&method, "", "/orders/7", "", &headers, &());
+//! let (method, headers, parameters) = (Method::GET, HeaderMap::new(), Parameters::default());
+//! let view = View::new(&method, "", "/orders/7", &parameters, &headers, &());
 //! let found = table.find(&view).unwrap();
 //! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
 //! ```
@@ -24,6 +24,7 @@
 mod hidden;
 mod host;
 mod matcher;
+mod parameters;
 pub mod path;
 pub mod pattern;
 mod table;
@@ -36,6 +37,7 @@ pub use self::{
     hidden::{Hidden, hidden},
     host::HostPattern,
     matcher::{Matcher, Occurrence, Segments, Unmet, VerifiedClaims, View},
+    parameters::Parameters,
     pattern::Pattern,
     table::{Found, Table},
 };

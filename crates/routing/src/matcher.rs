@@ -1,13 +1,13 @@
 //! The conditions of a route, and the parts of a request that they are compared with.
 
-use std::{fmt, mem};
+use std::fmt;
 
 use http::{
     HeaderMap, Method,
     header::{HeaderName, HeaderValue},
 };
 
-use crate::{HostPattern, Pattern, Table};
+use crate::{HostPattern, Parameters, Pattern, Table};
 
 /// The conditions that a request must meet to take a route.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,9 +92,7 @@ impl Matcher {
             view.occurrence.holds(view.headers.get_all(name).iter(), |found| found == value)
         };
         let has_parameter = |(name, value): &(String, String)| {
-            let is_named = |sent: &str| if view.exact_names { sent == name } else { is_read_as(sent, name) };
-            let found = form_urlencoded::parse(view.query.as_bytes());
-            view.occurrence.holds(found.filter(|found| is_named(&found.0)), |found| found.1 == *value)
+            view.occurrence.holds(view.parameters.values(name, view.exact_names), |found| found == value)
         };
         (self.methods.is_empty() || self.methods.contains(view.method))
             && self.headers.iter().all(has_header)
@@ -111,30 +109,6 @@ impl Matcher {
             && self.query.iter().all(|parameter| other.query.contains(parameter))
             && self.claims.iter().all(|claim| other.claims.contains(claim))
     }
-}
-
-/// Returns true if servers read one of these names in several query parameters.
-pub(crate) fn has_repeated(query: &str, names: &[String]) -> bool {
-    let mut seen = vec![false; names.len()];
-    let mut all = form_urlencoded::parse(query.as_bytes());
-    all.any(|(sent, _)| {
-        let mut read = names.iter().zip(&mut seen).filter(|(name, _)| is_read_as(&sent, name));
-        read.any(|(_, seen)| mem::replace(seen, true))
-    })
-}
-
-/// Returns true if some servers read one of these names in a parameter with another name.
-pub(crate) fn has_respelt(query: &str, names: &[String]) -> bool {
-    let is_respelt = |sent: &str| names.iter().any(|name| sent != name && is_read_as(sent, name));
-    form_urlencoded::parse(query.as_bytes()).any(|(sent, _)| is_respelt(&sent))
-}
-
-/// Returns true if servers read a parameter's name as this one. PHP drops leading spaces, ends it at a NUL, and has `_` for dots, spaces
-/// and `[`.
-fn is_read_as(sent: &str, name: &str) -> bool {
-    let sent = sent.trim_start_matches(' ').split('\0').next().unwrap_or_default();
-    let is_same = |(sent, name): (u8, u8)| sent == name || name == b'_' && matches!(sent, b'.' | b' ' | b'[');
-    sent.len() == name.len() && sent.bytes().zip(name.bytes()).all(is_same)
 }
 
 /// A condition of a route that a request doesn't meet.
@@ -177,8 +151,8 @@ pub struct View<'r> {
     pub host: &'r str,
     /// The path in the form of [`crate::path::matched`], or one of [`crate::path::readings`].
     pub path: &'r str,
-    /// The query as the client sent it, without the `?`.
-    pub query: &'r str,
+    /// The parameters on which routes have conditions.
+    pub parameters: &'r Parameters,
     /// The headers.
     pub headers: &'r HeaderMap,
     /// The claims of the token, which are asked for if a route's other conditions hold. `&()` if there are none.
@@ -201,7 +175,7 @@ impl<'r> View<'r> {
         method: &'r Method,
         host: &'r str,
         path: &'r str,
-        query: &'r str,
+        parameters: &'r Parameters,
         headers: &'r HeaderMap,
         claims: &'r dyn VerifiedClaims,
     ) -> Self {
@@ -211,7 +185,7 @@ impl<'r> View<'r> {
             method,
             host,
             path,
-            query,
+            parameters,
             headers,
             claims,
             occurrence,
@@ -248,28 +222,5 @@ impl Occurrence {
             Self::Last => all.last().is_some_and(|last| is_right(&last)),
             Self::Only => all.next().is_some_and(|only| is_right(&only)) && all.next().is_none(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_read_as;
-
-    #[test]
-    fn a_parameter_has_the_names_that_servers_read() {
-        for (sent, is_it) in [
-            ("api_key", true),
-            (" api_key", true),
-            ("api.key", true),
-            ("api key\0x", true),
-            ("api[key", true),
-            ("api_keys", false),
-            ("api-key", false),
-            ("Api_key", false),
-            ("", false),
-        ] {
-            assert_eq!(is_read_as(sent, "api_key"), is_it, "{sent:?}");
-        }
-        assert!(!is_read_as("a.b", "a-b") && !is_read_as("a_b", "a.b") && is_read_as("a.b", "a.b"));
     }
 }

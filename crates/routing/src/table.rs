@@ -28,9 +28,10 @@ use http::{HeaderMap, header::HeaderName};
 use smallvec::SmallVec;
 
 use crate::{
-    HostPattern, Matcher, Pattern, View,
-    matcher::{Segments, has_repeated, has_respelt},
-    path::{canonical_segment, folded, has_needless_escape, is_folded},
+    HostPattern, Matcher, Parameters, Pattern, View,
+    matcher::Segments,
+    parameters::ConditionalNames,
+    path::{TooManyReadings, canonical_segment, folded, has_needless_escape, is_folded},
     pattern::SegmentShape,
 };
 
@@ -44,7 +45,7 @@ pub struct Table<T> {
     folded_tries: Tries,
     /// The header fields and the query parameters on which routes have conditions.
     conditional_headers: Vec<HeaderName>,
-    conditional_parameters: Vec<String>,
+    conditional_parameters: ConditionalNames,
     /// All literals as routes have them, by what they are in lower case.
     spellings: BTreeMap<String, BTreeSet<String>>,
     /// The literals that routes have with capitals, or outside ASCII, in lower case.
@@ -105,9 +106,7 @@ impl<T> Table<T> {
         conditional_headers.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         conditional_headers.dedup();
         let parameters = routes.iter().flat_map(|(matcher, _)| matcher.query.iter().map(|(name, _)| name));
-        let mut conditional_parameters: Vec<_> = parameters.cloned().collect();
-        conditional_parameters.sort();
-        conditional_parameters.dedup();
+        let conditional_parameters = ConditionalNames::new(parameters.cloned());
         let mut spellings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut capitals = BTreeSet::new();
         for step in routes.iter().flat_map(|(matcher, _)| matcher.path.steps()) {
@@ -147,15 +146,23 @@ impl<T> Table<T> {
         self.routes.get(index).map(|(_, route)| route)
     }
 
+    /// Returns the parameters of a query, without the `?`, on which routes have conditions.
+    ///
+    /// # Errors
+    /// There are more than 64.
+    pub fn parameters(&self, query: &str) -> Result<Parameters, TooManyReadings> {
+        Parameters::read(query, &self.conditional_parameters)
+    }
+
     /// Returns true if a request repeats a header field or a query parameter on which a route has a condition.
-    pub fn has_repeated(&self, headers: &HeaderMap, query: &str) -> bool {
+    pub fn has_repeated(&self, headers: &HeaderMap, parameters: &Parameters) -> bool {
         self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
-            || !self.conditional_parameters.is_empty() && has_repeated(query, &self.conditional_parameters)
+            || parameters.has_repeated(&self.conditional_parameters)
     }
 
     /// Returns true if a parameter has a name that only some servers take for one on which a route has a condition.
-    pub fn has_respelt(&self, query: &str) -> bool {
-        !self.conditional_parameters.is_empty() && has_respelt(query, &self.conditional_parameters)
+    pub fn has_respelt(&self, parameters: &Parameters) -> bool {
+        parameters.has_respelt(&self.conditional_parameters)
     }
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).

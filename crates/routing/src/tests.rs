@@ -9,7 +9,10 @@ use http::{
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use crate::{HostPattern, Matcher, Table, Unmet, VerifiedClaims, View, hidden, path};
+use crate::{
+    HostPattern, Matcher, Parameters, Table, Unmet, VerifiedClaims, View, hidden,
+    parameters::ConditionalNames, path,
+};
 
 /// The routes that bench/micro.rs measures.
 #[path = "../../../bench/routes.rs"]
@@ -59,6 +62,8 @@ fn header(text: &str) -> (HeaderName, HeaderValue) {
 struct Request<'r> {
     method: Method,
     target: &'r str,
+    /// All parameters of its query.
+    parameters: Parameters,
     headers: HeaderMap,
     claims: TokenClaims,
 }
@@ -93,12 +98,15 @@ impl<'r> Request<'r> {
                 headers.append(name, value);
             }
         }
-        Self { method, target, headers, claims }
+        let query = split_target(target).2;
+        let names = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name.into_owned());
+        let parameters = Parameters::read(query, &ConditionalNames::new(names)).unwrap();
+        Self { method, target, parameters, headers, claims }
     }
 
     fn view(&self) -> View<'_> {
-        let (host, path, query) = split_target(self.target);
-        View::new(&self.method, host, path, query, &self.headers, &self.claims)
+        let (host, path, _) = split_target(self.target);
+        View::new(&self.method, host, path, &self.parameters, &self.headers, &self.claims)
     }
 }
 
@@ -397,16 +405,16 @@ fn request_text() -> impl Strategy<Value = String> {
 }
 
 /// Returns the index and the parameters of the route that the table should find, by trying every route.
-fn linear(routes: &[String], view: &View<'_>) -> Option<(usize, Vec<(String, String)>)> {
+fn linear(routes: &[String], request: &Request<'_>) -> Option<(usize, Vec<(String, String)>)> {
     let taken = routes.iter().enumerate().filter_map(|(index, text)| {
-        let route = matcher(text);
+        let (route, view) = (matcher(text), request.view());
         let pattern = route.path.to_string();
         let host = host_rank(route.host.as_ref(), view.host)?;
         let params = capture(&pattern, view.path)?;
         let steps: Vec<_> = pattern.split('/').map(|s| (s.starts_with('{'), s.starts_with("{*"))).collect();
         let conditions =
             (!route.methods.is_empty(), route.headers.len(), route.query.len(), route.claims.len());
-        conditions_hold(&route, view).then_some((host, steps, Reverse(conditions), index, params))
+        conditions_hold(&route, request).then_some((host, steps, Reverse(conditions), index, params))
     });
     taken.min().map(|(.., index, params)| (index, params))
 }
@@ -420,14 +428,14 @@ fn host_rank(pattern: Option<&HostPattern>, host: &str) -> Option<usize> {
     }
 }
 
-fn conditions_hold(route: &Matcher, view: &View<'_>) -> bool {
-    let query: Vec<_> = view.query.split('&').collect();
-    let has_line = |(name, value): &_| view.headers.iter().any(|line| line == (name, value));
+fn conditions_hold(route: &Matcher, request: &Request<'_>) -> bool {
+    let query: Vec<_> = split_target(request.target).2.split('&').collect();
+    let has_line = |(name, value): &_| request.headers.iter().any(|line| line == (name, value));
     let has_pair = |(name, value): &_| query.contains(&format!("{name}={value}").as_str());
-    (route.methods.is_empty() || route.methods.iter().any(|method| method == view.method))
+    (route.methods.is_empty() || route.methods.contains(&request.method))
         && route.headers.iter().all(has_line)
         && route.query.iter().all(has_pair)
-        && route.claims.iter().all(|(name, value)| view.claims.has(name, value))
+        && route.claims.iter().all(|(name, value)| request.claims.has(name, value))
 }
 
 fn capture(pattern: &str, path: &str) -> Option<Vec<(String, String)>> {
@@ -456,7 +464,7 @@ proptest! {
         for text in &requests {
             let request = Request::new(text);
             let found = table.find(&request.view());
-            let expected = linear(&routes, &request.view());
+            let expected = linear(&routes, &request);
             prop_assert_eq!(
                 found.as_ref().map(|found| *found.route),
                 expected.as_ref().map(|(index, _)| *index),
@@ -475,7 +483,7 @@ proptest! {
     ) {
         let hidden = hidden(&routes.iter().map(|text| matcher(text)).collect::<Vec<_>>());
         for text in &requests {
-            let found = linear(&routes, &Request::new(text).view());
+            let found = linear(&routes, &Request::new(text));
             let found = found.map(|(index, _)| index);
             prop_assert!(!hidden.iter().any(|hidden| Some(hidden.route) == found), "{}", text);
         }

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, ops::Range};
 
 use hyper::{Method, header::HeaderMap};
-use tollgate_routing::{HostPattern, Matcher, Table, View, path};
+use tollgate_routing::{HostPattern, Matcher, Parameters, Table, View, path};
 
 use super::{Check, listeners::entrances};
 use crate::config::{Action, ListenAddress, RouteSettings, ServerUrl, error::Diagnostic, file::ConfigFile};
@@ -62,7 +62,8 @@ impl Check<'_, '_> {
             let forwarded = path::forwarded(target);
             let headers: HeaderMap = route.matcher.headers.iter().cloned().collect();
             let path = path::matched(&forwarded);
-            let view = View::new(&method, host, &path, "", &headers, &());
+            let parameters = Parameters::default();
+            let view = View::new(&method, host, &path, &parameters, &headers, &());
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");
                 let help = "name another path or host, or give the target a route of its own";

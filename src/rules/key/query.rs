@@ -25,7 +25,7 @@ pub(super) fn parameter<'r>(
     let name = name.as_bytes();
     let mut readings = Readings::default();
     let mut is_plain = !query.contains(';');
-    for pair in query.split('&') {
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (sent, value) = split(pair);
         is_plain &= split_in_qs(pair).is_none();
         if is_exactly(sent, name) {
@@ -53,7 +53,7 @@ pub(super) fn parameter<'r>(
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
-    for whole in query.split('&') {
+    for whole in query.split('&').filter(|pair| !pair.is_empty()) {
         let parts = whole.contains(';').then(|| whole.split(';')).into_iter().flatten();
         let pairs = iter::once(whole).chain(parts).map(|pair| pair.trim_start_matches('='));
         for (sent, value) in pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair))) {
