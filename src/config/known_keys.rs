@@ -1,6 +1,6 @@
 //! The known keys of a limit: a file with a hash per line, so that it holds no credential.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::BTreeMap, fmt};
 
 use sha2::{Digest, Sha256};
 
@@ -15,7 +15,7 @@ pub struct KnownKeys {
     /// The place of the part of the key that must be one of them.
     pub part: usize,
     /// The names by the hashes. Empty for keys without a name.
-    names: HashMap<[u8; HASH_BYTES], String>,
+    names: BTreeMap<[u8; HASH_BYTES], String>,
 }
 
 impl KnownKeys {
@@ -26,7 +26,7 @@ impl KnownKeys {
     /// A message and, on a line of its own, the remedy. It doesn't repeat the line, which may be a key.
     pub(super) fn parse(path: &str, text: &[u8], part: usize) -> Result<Self, String> {
         let text = String::from_utf8_lossy(text);
-        let mut names = HashMap::new();
+        let mut names = BTreeMap::new();
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
@@ -57,8 +57,17 @@ impl KnownKeys {
 
     /// Returns true if this is the value of a known key.
     pub fn contains(&self, value: &[u8]) -> bool {
-        let hash: [u8; HASH_BYTES] = Sha256::digest(value).into();
-        self.names.contains_key(&hash)
+        self.names.contains_key(&hash_of(value))
+    }
+
+    /// Returns the name of the key with this value, if it is known and has one.
+    pub fn name_of(&self, value: &[u8]) -> Option<&str> {
+        self.names.get(&hash_of(value)).filter(|name| !name.is_empty()).map(String::as_str)
+    }
+
+    /// Returns true if this is the name of at least one key.
+    pub fn has_name(&self, name: &str) -> bool {
+        !name.is_empty() && self.names.values().any(|own| own == name)
     }
 
     /// Returns true if a text is the hash of a known key.
@@ -74,9 +83,11 @@ impl KnownKeys {
 
     /// Returns the name of the key whose hash begins with these hexadecimal digits, if it has one.
     pub fn name_of_hash(&self, digits: &str) -> Option<&str> {
-        let begins = |hash: &[u8; HASH_BYTES]| hash.iter().zip(digits.as_bytes().chunks(2)).all(is_byte);
-        let (_, name) = self.names.iter().find(|(hash, name)| !name.is_empty() && begins(hash))?;
-        Some(name)
+        let begin = digits.as_bytes().chunks(2).map(read_byte).collect::<Option<Vec<u8>>>()?;
+        let mut least = [0; HASH_BYTES];
+        least.get_mut(..begin.len())?.copy_from_slice(&begin);
+        let (hash, name) = self.names.range(least..).next()?;
+        (hash.starts_with(&begin) && !name.is_empty()).then_some(name)
     }
 }
 
@@ -86,9 +97,8 @@ impl fmt::Debug for KnownKeys {
     }
 }
 
-/// Returns true if these are the digits of the byte.
-fn is_byte((byte, digits): (&u8, &[u8])) -> bool {
-    read_byte(digits) == Some(*byte)
+fn hash_of(value: &[u8]) -> [u8; HASH_BYTES] {
+    Sha256::digest(value).into()
 }
 
 fn read_byte(digits: &[u8]) -> Option<u8> {
@@ -125,6 +135,8 @@ mod tests {
             ] {
                 let keys = KnownKeys::parse("k", text.as_bytes(), 0).expect(&text);
                 assert!(keys.contains(b"test") && !keys.contains(b"tests") && !keys.contains(b""), "{line}");
+                assert_eq!((keys.name_of(b"test"), keys.name_of(b"tests")), (name, None), "{line}");
+                assert_eq!((keys.has_name(name.unwrap_or("-")), keys.has_name("")), (name.is_some(), false));
                 assert_eq!(keys.name_of_hash(&TEST[..32]), name, "{line}");
                 assert_eq!(keys.name_of_hash(&TEST[1..33]), None, "{line}");
                 assert_eq!(

@@ -38,7 +38,7 @@ use tollgate_limiter::{
 
 use self::{
     jwt::Claims,
-    known::replace_unknown,
+    known::{is_name, name_of_values, replace_unknown},
     rates::stated_rate,
     readings::{Readings, TooManyReadings, field_value},
 };
@@ -186,15 +186,16 @@ fn count_reading(
             Missing::Deny => return Counted::Denied,
         }
     }
+    let name = name_of_values(limit, &values);
     let exempts_key = |exemption: &Exemption| match exemption {
-        Exemption::Key(key) => has_values(&limit.key, &values, key.iter().map(Some)),
+        Exemption::Key(key) => has_values(limit, &values, name, key.iter().map(Some)),
         Exemption::Network(_) => false,
     };
     if let Some(entry) = limit.exempt.iter().position(exempts_key) {
         return Counted::Exempt { entry };
     }
     let applies =
-        |other: &&RateOverride| has_values(&limit.key, &values, other.key.iter().map(Option::as_ref));
+        |other: &&RateOverride| has_values(limit, &values, name, other.key.iter().map(Option::as_ref));
     let own = limit.overrides.iter().find(applies);
     let rate = stated.or(own.map(|own| own.rate));
     let is_rate_of_group = stated.is_some() || own.is_some_and(|own| own.key.contains(&None));
@@ -373,16 +374,18 @@ fn has_value(part: &KeyPart, value: &Option<Value<'_>>, own: &str) -> bool {
     }
 }
 
-/// Returns true if the key of a request has these values, of which `None` stands for any.
+/// Returns true if the key of a request has these values, of which `None` stands for any. `name` is the name that the limit's file gives
+/// to it.
 fn has_values<'k>(
-    parts: &[KeyPart],
+    limit: &config::LimitSettings,
     values: &[&Option<Value<'_>>],
+    name: Option<&str>,
     own: impl ExactSizeIterator<Item = Option<&'k String>>,
 ) -> bool {
-    let has = |((part, value), own): ((&KeyPart, &&Option<Value<'_>>), Option<&String>)| {
-        own.is_none_or(|own| has_value(part, value, own))
+    let has = |(place, (value, own)): (usize, (&&Option<Value<'_>>, Option<&String>))| {
+        own.is_none_or(|own| has_value(&limit.key[place], value, own) || is_name(limit, place, name, own))
     };
-    values.len() == own.len() && parts.iter().zip(values).zip(own).all(has)
+    values.len() == own.len() && values.iter().zip(own).enumerate().all(has)
 }
 
 /// Returns the texts of the parts of a key with this text. `None` if it doesn't have as many.

@@ -479,6 +479,10 @@ fn parts_that_do_not_reach_each_other_are_told() {
     let known = |exempt: &str| {
         by("header:x-api-key", &format!("keys_file = \"tests/check/keys.txt\"\nexempt = [\"{exempt}\"]"))
     };
+    let overridden = |key: &str| {
+        let own = format!("overrides = [{{ key = \"{key}\", rate = \"9/s\" }}]");
+        by("header:x-api-key", &format!("keys_file = \"tests/check/keys.txt\"\n{own}"))
+    };
     let hash = std::fs::read_to_string("tests/check/keys.txt").unwrap();
     let hash = hash.split(' ').next().unwrap();
     let counting = |field: &str| {
@@ -504,7 +508,9 @@ fn parts_that_do_not_reach_each_other_are_told() {
         Severity::Warning,
         &[
             (server("http://192.0.2.1:80", "3"), &["nothing is retried", "add servers"]),
-            (known(hash), &["hash of a known key", "the key itself"]),
+            (known(hash), &["hash of a known key", "this exemption", "the key itself"]),
+            (known("k2"), &["no such key", "this exemption", "the name"]),
+            (overridden("k2"), &["no such key", "this override", "the name"]),
             (counting("X-Tenant"), &["`x-tenant` that the client sent", "\"global\""]),
             (at("other.example"), &["no certificate", "`other.example`"]),
             (in_flight("", "2000"), &["at most 1024 in flight", "max_connections"]),
@@ -520,6 +526,9 @@ fn parts_that_do_not_reach_each_other_are_told() {
         server("http://a:80", "3"),
         server("http://192.0.2.1:80", "1"),
         known("k1"),
+        known("test"),
+        overridden("k1"),
+        overridden("test"),
         counting("x-other"),
         at("gateway"),
         in_flight("", "1024"),

@@ -52,6 +52,25 @@ fn an_invented_key_is_no_fresh_quota() {
 }
 
 #[test]
+fn keys_of_one_name_have_its_rate_and_a_count_each() {
+    let (folder, file) = keys_file(&["gold1", "gold2", "silver"]);
+    let limit = limit_all(&format!(
+        "key = \"header:x-api-key\"\nrate = \"1/h\"\noverrides = [{{ key = \"of-5\", rate = \"3/h\" }}]\n{file}"
+    ));
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        fs::write(folder.path().join("keys.txt"), ["gold1", "gold2", "silver"].map(line).concat()).unwrap();
+        let gateway = Gateway::start(&format!("{store}{limit}"));
+        let admitted = |key: &str| (0..5).filter(|_| ask(&gateway, key).status == 200).count();
+        assert_eq!(["gold1", "gold2", "silver", "of-5"].map(admitted), [3, 3, 1, 1]);
+        // A key changes its tier with the file.
+        let silver = line("silver").replace("of-6", "of-5");
+        fs::write(folder.path().join("keys.txt"), silver).unwrap();
+        wait_until("the key has the other rate", || ask(&gateway, "silver").status == 200);
+    }
+}
+
+#[test]
 fn an_unknown_key_is_denied_without_being_counted() {
     let (_folder, file) = keys_file(&["gold", "Bearer gold"]);
     for (key, field, challenge) in [

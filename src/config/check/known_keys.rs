@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::Check;
+use hyper::header::AUTHORIZATION;
+use tollgate_limiter::key::credentials;
+
+use super::{Check, keys::parts_of};
 use crate::config::{
     Exemption, KeyPart, KnownKeys, Missing, UnknownKey,
     error::Diagnostic,
@@ -42,19 +45,39 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Warns of exemptions that are the hash of a known key, and not the key.
-    pub(super) fn warn_of_exempt_hashes(
+    /// Warns of overrides and exemptions of a key that isn't known.
+    pub(super) fn warn_of_unknown_keys(
         &mut self,
+        overrides: &[file::SpannedTable<file::OverrideTable>],
         exempt: &[Spanned<ParsedText<Exemption>>],
+        key: &[KeyPart],
         known: &KnownKeys,
     ) {
-        for written in exempt {
-            if let Exemption::Key(parts) = &written.get_ref().0
-                && parts.iter().any(|part| known.has_hash(part))
-            {
-                let fault = Diagnostic::warning("this is the hash of a known key, and exempts nobody");
-                let help = "write the key itself: \"${MONITORING_KEY}\"; only `keys_file` has hashes";
-                self.fault(fault.at(&written.span(), "").help(help));
+        let part = &key[known.part];
+        let is_known = |value: &str| {
+            let usual = match part {
+                KeyPart::Header(name) if *name == AUTHORIZATION => credentials::usual(value.as_bytes()),
+                _ => value.as_bytes().into(),
+            };
+            value == "*" || known.contains(&usual) || known.has_name(value)
+        };
+        let of_overrides = overrides.iter().filter_map(|other| {
+            let written = other.value.key.as_ref()?;
+            Some(("override", written.span(), parts_of(written.get_ref(), key)))
+        });
+        let of_exemptions = exempt.iter().filter_map(|exemption| match &exemption.get_ref().0 {
+            Exemption::Key(parts) => Some(("exemption", exemption.span(), parts.clone())),
+            Exemption::Network(_) => None,
+        });
+        for (what, place, parts) in of_overrides.chain(of_exemptions) {
+            if let Some(value) = parts.get(known.part).filter(|value| !is_known(value)) {
+                let problem = match known.has_hash(value) {
+                    true => "this is the hash of a known key",
+                    false => "`keys_file` has no such key, and none of this name",
+                };
+                let fault = format!("{problem}, so this {what} has no effect");
+                let help = "write the key itself, \"${KEY}\", or the name that the file gives to it";
+                self.fault(Diagnostic::warning(fault).at(&place, "").help(help));
             }
         }
     }

@@ -100,7 +100,7 @@ impl Check<'_, '_> {
         let rate_from = self.rate_from(&span, &limit, quota);
         let known_keys = self.known_keys(&span, &limit, &key);
         if let Some(known) = &known_keys {
-            self.warn_of_exempt_hashes(&limit.exempt, known);
+            self.warn_of_unknown_keys(&limit.overrides, &limit.exempt, &key, known);
         }
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
         self.warn_of_exempt_overrides(&limit.overrides, &key, &exempt);

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{PartValues, Value, texts_of};
+use super::{PartValues, Value, texts_of, written::value_in};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
 /// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one. That is charged, and only a
@@ -30,9 +30,29 @@ pub(super) fn replace_unknown(
     has_known || !has_unknown || limit.unknown == UnknownKey::Ip
 }
 
+/// Returns the name that the limit's file gives to a request's key, if it does, and an exemption or an override may have it.
+pub(super) fn name_of_values<'l>(limit: &'l LimitSettings, values: &[&Option<Value<'_>>]) -> Option<&'l str> {
+    let known = limit.known_keys.as_ref()?;
+    if limit.overrides.is_empty() && limit.exempt.is_empty() {
+        return None;
+    }
+    match values.get(known.part)? {
+        Some(Value::Shown(value)) => known.name_of(value),
+        _ => None,
+    }
+}
+
 /// Returns the name that the limit's file gives to the key of this text, if it does.
 pub(crate) fn name_of<'l>(limit: &'l LimitSettings, key: &str) -> Option<&'l str> {
     let known = limit.known_keys.as_ref()?;
     let text = *texts_of(key, limit.key.len())?.get(known.part)?;
-    known.name_of_hash(text.split_once("=sha256/")?.1)
+    match text.split_once("=sha256/") {
+        Some((_, hash)) => known.name_of_hash(hash),
+        None => known.name_of(value_in(limit, &limit.key[known.part], text)?.as_bytes()),
+    }
+}
+
+/// Returns true if a value that the file writes at this place of the key is the name of known keys.
+pub(super) fn is_name(limit: &LimitSettings, place: usize, name: Option<&str>, written: &str) -> bool {
+    name == Some(written) && limit.known_keys.as_ref().is_some_and(|known| known.part == place)
 }

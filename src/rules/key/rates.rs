@@ -1,8 +1,15 @@
 //! The rates that requests and the file give to keys.
 
+use std::sync::Arc;
+
 use tollgate_limiter::{Key, Rate};
 
-use super::{Subject, of_values, single, text_of_written, texts_of, written::value_in};
+use super::{
+    Subject,
+    known::{is_name, name_of},
+    of_values, single, text_of_written, texts_of,
+    written::value_in,
+};
 use crate::config::{KeyPart, LimitSettings, RateOverride};
 
 /// Returns the rate that a request states, if the limit goes by that: a whole number for the time of its own rate.
@@ -39,45 +46,58 @@ pub(crate) fn is_pattern(limit: &LimitSettings, written: &str) -> bool {
 }
 
 /// Returns the key of an override as text: the key's own, or `["pro","*"]` if it applies to several keys. Values that may be
-/// credentials are hashed.
+/// credentials are hashed, and names of known keys are as the file writes them.
 pub(crate) fn own_text(limit: &LimitSettings, own: &RateOverride) -> String {
-    if let Some(values) = own.single() {
+    let known = limit.known_keys.as_ref();
+    let name =
+        known.and_then(|known| own.key.get(known.part)?.as_deref().filter(|value| known.has_name(value)));
+    if let Some(values) = own.single().filter(|_| name.is_none()) {
         return of_values(limit, &values).as_str().to_owned();
     }
-    let part = |(part, value): (&KeyPart, &Option<String>)| match value {
+    let part = |(place, (part, value)): (usize, (&KeyPart, &Option<String>))| match value {
         None => ANY.to_owned(),
+        Some(value) if is_name(limit, place, name, value) => value.clone(),
         Some(value) => {
             let text = text_of_written(limit, part, value);
             value_in(limit, part, &text).unwrap_or(text)
         }
     };
-    let parts: Vec<_> = limit.key.iter().zip(&own.key).map(part).collect();
-    serde_json::json!(parts).to_string()
+    let mut parts: Vec<_> = limit.key.iter().zip(&own.key).enumerate().map(part).collect();
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => serde_json::json!(parts).to_string(),
+    }
 }
 
 /// The rates that a file's overrides give to keys.
 #[derive(Debug)]
 pub(crate) struct OwnRates {
-    parts: usize,
-    /// The rates in the order in which they apply, and the texts of the parts of their keys. `None` stands for any text.
-    rates: Vec<(Vec<Option<String>>, Rate)>,
+    limit: Arc<LimitSettings>,
+    /// The texts of the parts of each override's key. `None` stands for any text.
+    texts: Vec<Vec<Option<String>>>,
 }
 
 impl OwnRates {
-    pub(crate) fn new(limit: &LimitSettings) -> Self {
+    pub(crate) fn new(limit: &Arc<LimitSettings>) -> Self {
         let text = |(part, value): (&KeyPart, &Option<String>)| {
             value.as_ref().map(|value| text_of_written(limit, part, value))
         };
-        let own = |other: &RateOverride| (limit.key.iter().zip(&other.key).map(text).collect(), other.rate);
-        Self { parts: limit.key.len(), rates: limit.overrides.iter().map(own).collect() }
+        let own = |other: &RateOverride| limit.key.iter().zip(&other.key).map(text).collect();
+        Self { limit: limit.clone(), texts: limit.overrides.iter().map(own).collect() }
     }
 
     /// Returns the rate of a key. `None` if it has the limit's.
     pub(crate) fn of(&self, key: &Key) -> Option<Rate> {
-        let texts = (!self.rates.is_empty()).then(|| texts_of(key.as_str(), self.parts))??;
-        let is_own = |(own, _): &&(Vec<Option<String>>, Rate)| {
-            own.iter().zip(&texts).all(|(own, text)| own.as_ref().is_none_or(|own| own == text))
+        let Self { limit, texts: own_texts } = self;
+        let texts = (!own_texts.is_empty()).then(|| texts_of(key.as_str(), limit.key.len()))??;
+        let name = name_of(limit, key.as_str());
+        let is_own = |(other, own): &(&RateOverride, &Vec<Option<String>>)| {
+            let own = own.iter();
+            other.key.iter().zip(own).zip(&texts).enumerate().all(|(place, ((value, own), text))| {
+                own.as_ref().is_none_or(|own| own == text)
+                    || value.as_ref().is_some_and(|value| is_name(limit, place, name, value))
+            })
         };
-        self.rates.iter().find(is_own).map(|(_, rate)| *rate)
+        limit.overrides.iter().zip(own_texts).find(is_own).map(|(other, _)| other.rate)
     }
 }

@@ -312,3 +312,30 @@ proptest::proptest! {
         proptest::prop_assert_eq!(text(&one) == text(&other), one == other);
     }
 }
+
+#[test]
+fn a_name_in_the_file_stands_for_its_keys() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/known-keys.txt");
+    let rate = "7/s".parse().unwrap();
+    for (of, own, shown) in [
+        ("\"header:x-key\"", "\"shop\"", "shop"),
+        ("\"header:x-key\"\nplain = true", "\"shop\"", "shop"),
+        ("[\"method\", \"header:x-key\"]", "[\"*\", \"shop\"]", r#"["*","shop"]"#),
+        ("[\"method\", \"header:x-key\"]", "[\"GET\", \"shop\"]", r#"["GET","shop"]"#),
+    ] {
+        let toml =
+            format!("key = {of}\nkeys_file = {file:?}\noverrides = [{{ key = {own}, rate = \"{rate}\" }}]");
+        let counted = |value| only(counted(&toml, &[("x-key", value)], "", "192.0.2.7"));
+        let (known, unknown) = (counted("test"), counted("shop"));
+        assert_eq!((known.rate, unknown.rate), (Some(rate), None), "{toml}");
+        let limit = limit(&toml);
+        let of = |text: &str| OwnRates::new(&limit).of(&Key::of_text(text.to_owned()));
+        assert_eq!((of(&known.key), of(&unknown.key)), (Some(rate), None), "{toml}");
+        assert_eq!(own_text(&limit, &limit.overrides[0]), shown);
+    }
+    let toml = format!("key = \"header:x-key\"\nkeys_file = {file:?}\nexempt = [\"shop\"]");
+    for (value, is_exempt) in [("test", true), ("shop", false)] {
+        let counted = counted(&toml, &[("x-key", value)], "", "192.0.2.7");
+        assert_eq!(matches!(counted, Counted::Exempt { .. }), is_exempt, "{counted:?}");
+    }
+}
