@@ -13,7 +13,10 @@ use tollgate_routing::pattern::Pattern;
 use super::{complain, log, say_aside, written};
 use crate::{
     admin,
-    config::{Config, FlagOverrides, ListenAddress, LoadedConfig, LogFormat, RatelimitFolder},
+    config::{
+        Config, FlagOverrides, ListenAddress, LoadedConfig, LogFormat, Missing, RatelimitFolder,
+        RouteSettings,
+    },
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
@@ -142,7 +145,13 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
         StoreUrl::Redis(url) => format!("store: {url}"),
     };
     let dashboard = admin.map(|address| format!("dashboard: http://{address}"));
-    let target = config.routes.first().map_or("/".to_owned(), |route| example_of(&route.matcher.path));
+    // Without a key or a token, other routes would refuse it.
+    let needs_nothing = |route: &&RouteSettings| {
+        route.requires.is_none()
+            && route.limits.iter().all(|limit| config.limits[limit].missing != Missing::Deny)
+    };
+    let tried = config.routes.iter().find(needs_nothing).or(config.routes.first());
+    let target = tried.map_or("/".to_owned(), |route| example_of(&route.matcher.path));
     let example = server.addresses().first().map(|address| match address {
         ListenAddress::Tcp(address) => format!("try: curl -i {scheme}://{address}{target}"),
         ListenAddress::Unix(path) => {

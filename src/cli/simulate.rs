@@ -26,7 +26,7 @@ use super::{complain, fail, say};
 #[command(after_help = "\
 Examples:
   tollgate simulate access.log access.log.1.gz --config gateway.toml
-  zcat *.gz | tollgate simulate - --against next.toml --report report.html
+  zcat *.gz | tollgate simulate - --config next.toml --against gateway.toml --report report.html
 
 Exit status: 0 replayed; 1 a log can't be read or has lines but no request, or the report can't be written; 2 wrong usage or an
 invalid file.
@@ -35,10 +35,10 @@ pub(super) struct Simulate {
     /// Access logs in combined or JSON lines format, also compressed with gzip; - is stdin
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
-    /// Configuration file
+    /// Configuration file to replay the logs with
     #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
     config: PathBuf,
-    /// Configuration file to compare with: shows what would change
+    /// Configuration file that is in force now: shows what the other one would change
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// Host of requests without one in the log
@@ -236,7 +236,7 @@ fn write_busiest(text: &mut String, limit: &LimitReport) -> fmt::Result {
 fn write_changes(text: &mut String, changes: &Changes) -> fmt::Result {
     writeln!(
         text,
-        "\nagainst the other file: {} newly refused, {} newly admitted",
+        "\nchanges from the file of --against: {} newly refused, {} newly admitted",
         count(changes.newly_refused),
         count(changes.newly_admitted)
     )?;

@@ -40,7 +40,7 @@ impl Report {
         if let Some(changes) = &self.against {
             write!(
                 page,
-                "<h2>Against the other file</h2><p>{} requests are newly refused, {} newly admitted.</p>",
+                "<h2>Changes from the file of --against</h2><p>{} requests are newly refused, {} newly admitted.</p>",
                 thousands(changes.newly_refused),
                 thousands(changes.newly_admitted)
             )?;

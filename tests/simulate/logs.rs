@@ -293,7 +293,7 @@ fn a_comparison_tells_who_would_be_treated_otherwise() {
     assert_eq!(told, expected);
     let output =
         run(folder.path(), &["a.log", "--config", "new.toml", "--against", "old.toml", "--report", "r.html"]);
-    assert!(text(&output.stdout).contains("against the other file: 3 newly refused, 3 newly admitted\n  refused now by l: 3\n    ip=192.0.2.1  3\n"));
+    assert!(text(&output.stdout).contains("changes from the file of --against: 3 newly refused, 3 newly admitted\n  refused now by l: 3\n    ip=192.0.2.1  3\n"));
     assert!(
         std::fs::read_to_string(folder.path().join("r.html"))
             .unwrap()

@@ -93,7 +93,7 @@ fn most_within(limit: &LimitSettings, other: &LimitSettings) -> Option<u64> {
     let counts_alike = limit.key == other.key
         && (&limit.cost, limit.usage, limit.scope) == (&other.cost, other.usage, other.scope)
         && (limit.missing, limit.prefixes) == (other.missing, other.prefixes)
-        && limit.exempt == other.exempt;
+        && (&limit.exempt, limit.on_failure) == (&other.exempt, other.on_failure);
     let windows = other.quota.window_us.div_ceil(limit.quota.window_us.max(1));
     (is_plain(limit) && is_plain(other) && counts_alike)
         .then(|| windows.saturating_mul(limit.quota.permits.into()))

@@ -89,7 +89,7 @@ impl Check<'_, '_> {
             let fault = Diagnostic::error(format!("`{what}` needs a table [jwt]"));
             self.fault(
                 fault.at(place, why).help(
-                    "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
+                    "add one with `jwks_url = \"https://…\"`, `jwks_file = \"keys.json\"` or `hmac_secret = \"${JWT_SECRET}\"`",
                 ),
             );
         }

@@ -159,6 +159,8 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("jwt.aud", "audience", "write audience = \"shop\""),
     ("jwt.iss", "issuer", "write issuer = \"https://id.example.com\""),
     ("jwt.jwks_uri", "jwks_url", "write jwks_url = \"https://…\""),
+    ("routes.backend", "upstream", "write upstream = \"orders\", the name of [upstreams.orders]"),
+    ("limits.*.overrides.burst", "rate", "an override has a rate of its own, and the limit's burst"),
     ("routes.auth", "require", "write require = \"jwt\""),
     ("routes.jwt", "require", "write require = \"jwt\""),
     ("limits.*.cost.header", "response_header", "for a field of the request, write cost = \"header:x-cost\""),

@@ -138,7 +138,10 @@ impl fmt::Display for Refusal {
             Self::KeyUnknown { part } => write!(f, "the key in `{part}` is not known"),
             Self::TokenUnverified => f.write_str("the token can't be verified now"),
             Self::KeyAmbiguous { part } => {
-                write!(f, "the request has different values for `{part}`, which is a part of its key")
+                write!(
+                    f,
+                    "servers may read other values in `{part}`, a part of the request's key: send it once, and write all but letters and digits as `%41`"
+                )
             }
             Self::CostInvalid { header } => {
                 write!(f, "`{header}` must state the cost of the request: an integer from 1 to 2147483647")
