@@ -58,8 +58,10 @@ pub enum Rejection {
     HostRepeated,
     /// A Host that isn't a valid host.
     HostInvalid,
-    /// A path that could leave the route's directory when it is rewritten.
+    /// A rewritten path that could leave the route's directory, names a host, or is too long.
     RewriteInvalid,
+    /// A query with too many parameters on which routes have conditions.
+    QueryAmbiguous,
     /// A target that is neither a path nor a full URL.
     TargetInvalid,
     /// The path has an escaped NUL, or a `%` that begins no escape.
@@ -129,7 +131,12 @@ impl Rejection {
             Self::RewriteInvalid => (
                 400,
                 "target-invalid",
-                &"the rewritten path could leave the route's directory, or names a host",
+                &"the rewritten path could leave the route's directory, names a host, or is too long",
+            ),
+            Self::QueryAmbiguous => (
+                400,
+                "path-ambiguous",
+                &"the query has more than 64 parameters on which routes have conditions",
             ),
             Self::EscapeInvalid => (
                 400,
@@ -213,7 +220,7 @@ impl Rejection {
                 let seconds = limited.delay_us().map(|delay_us| delay_us.div_ceil(1_000_000).max(1));
                 body.render(limited.violated().next().unwrap_or_default(), seconds)
             }
-            Self::Refused(Refusal::KeyMissing { limit }) => body.render(limit, None),
+            Self::Refused(Refusal::KeyMissing { limit, .. }) => body.render(limit, None),
             _ => body.render("", None),
         }
     }

@@ -101,7 +101,7 @@ impl<'r> Target<'r> {
         };
         let queries = iter::once(query).chain(queries_in_path.iter().map(String::as_str));
         let parameters = queries.map(|query| routes.parameters(query)).collect::<Result<_, _>>();
-        let parameters = parameters.map_err(|TooManyReadings| Rejection::PathAmbiguous)?;
+        let parameters = parameters.map_err(|TooManyReadings| Rejection::QueryAmbiguous)?;
         Ok(Self {
             host,
             hosts_as_sent,
@@ -134,9 +134,9 @@ impl<'r> Target<'r> {
         routes: &Table<T>,
     ) -> Result<Vec<View<'a>>, TooManyReadings> {
         let Ok(readings) = self.readings.as_deref() else { return Err(TooManyReadings) };
-        let conditions = |parameters| {
+        let conditions = |parameters: &Parameters| {
             let occurrences = if routes.has_repeated(&parts.headers, parameters) { REPEATED } else { ALIKE };
-            (occurrences, routes.has_respelt(parameters))
+            (occurrences, parameters.has_respelt())
         };
         let mut views = Vec::new();
         let doubtful = routes.doubtful_literals(&self.forwarded);

@@ -1,6 +1,6 @@
 //! The parameters of a query on which routes have conditions.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
@@ -10,9 +10,17 @@ use crate::path::TooManyReadings;
 /// is compared with the conditions of all routes that its path may take.
 const CONDITIONAL_MOST: usize = 64;
 
-/// The parameters of a query that servers may take for one on which a route has a condition, with their values, form-decoded.
+/// The values of the parameters of a query that servers may take for one on which a route has a condition, form-decoded and in order, by
+/// the name in the condition.
 #[derive(Debug, Default)]
-pub struct Parameters(Vec<(String, String)>);
+pub struct Parameters(HashMap<String, Vec<Value>>);
+
+#[derive(Debug)]
+struct Value {
+    text: String,
+    /// True if the parameter has the name itself, and not only one that some servers take for it.
+    is_exact: bool,
+}
 
 impl Parameters {
     /// Reads the parameters with these names.
@@ -20,64 +28,76 @@ impl Parameters {
     /// # Errors
     /// There are more than [`CONDITIONAL_MOST`].
     pub(crate) fn read(query: &str, names: &ConditionalNames) -> Result<Self, TooManyReadings> {
-        let mut found = Vec::new();
-        // A name takes at least as many bytes as what is read in it.
+        let mut values: HashMap<String, Vec<Value>> = HashMap::new();
+        if names.by_reading.is_empty() {
+            return Ok(Self(values));
+        }
+        // Decoding never makes a text longer.
         let may_be_named = |text: &&str| text.len() >= names.shortest;
+        let mut count = 0;
         for text in query.split('&').filter(may_be_named) {
-            let Some((name, value)) = form_urlencoded::parse(text.as_bytes()).next() else { continue };
-            if !names.may_be(&name) {
+            let Some((sent, value)) = form_urlencoded::parse(text.as_bytes()).next() else { continue };
+            let mut read = names.read_in(&sent).peekable();
+            if read.peek().is_none() {
                 continue;
             }
-            if found.len() == CONDITIONAL_MOST {
+            count += 1;
+            if count > CONDITIONAL_MOST {
                 return Err(TooManyReadings);
             }
-            found.push((name.into_owned(), value.into_owned()));
+            for name in read {
+                let value = Value { text: value.clone().into_owned(), is_exact: *sent == **name };
+                values.entry(name.clone()).or_default().push(value);
+            }
         }
-        Ok(Self(found))
+        Ok(Self(values))
     }
 
     /// Returns the values of the parameters that servers read by this name, or with `is_exact` of those that have it, in the order in which they
     /// were sent.
-    pub(crate) fn values<'p>(&'p self, name: &'p str, is_exact: bool) -> impl Iterator<Item = &'p str> {
-        let is_named = move |sent: &str| if is_exact { sent == name } else { is_read_as(sent, name) };
-        self.0.iter().filter(move |(sent, _)| is_named(sent)).map(|(_, value)| &**value)
+    pub(crate) fn values(&self, name: &str, is_exact: bool) -> impl Iterator<Item = &str> {
+        let all = self.0.get(name).into_iter().flatten();
+        all.filter(move |value| value.is_exact || !is_exact).map(|value| &*value.text)
     }
 
-    /// Returns true if servers read one of these names in several parameters.
-    pub(crate) fn has_repeated(&self, names: &ConditionalNames) -> bool {
-        self.0.len() > 1 && names.all.iter().any(|name| self.values(name, false).nth(1).is_some())
+    /// Returns true if servers read one of the names in several parameters.
+    pub(crate) fn has_repeated(&self) -> bool {
+        self.0.values().any(|values| values.len() > 1)
     }
 
-    /// Returns true if only some servers read one of these names in a parameter.
-    pub(crate) fn has_respelt(&self, names: &ConditionalNames) -> bool {
-        let is_respelt = |sent: &str| names.all.iter().any(|name| sent != name && is_read_as(sent, name));
-        self.0.iter().any(|(sent, _)| is_respelt(sent))
+    /// Returns true if only some servers read one of the names in a parameter.
+    pub fn has_respelt(&self) -> bool {
+        self.0.values().flatten().any(|value| !value.is_exact)
     }
 }
 
 /// The names of the parameters on which routes have conditions.
 #[derive(Debug)]
 pub(crate) struct ConditionalNames {
-    all: HashSet<String>,
-    /// The names with `_` for all that PHP has it for.
-    plain: HashSet<Name>,
-    /// The bytes of the shortest one.
+    /// The names that are alike with `_` in place of dots, spaces and `[`, by that text.
+    by_reading: HashMap<PlainName, BTreeSet<String>>,
+    /// The length of the shortest name in bytes.
     shortest: usize,
 }
 
-type Name = SmallVec<[u8; 64]>;
+/// A name with `_` in place of dots, spaces and `[`.
+type PlainName = SmallVec<[u8; 64]>;
 
 impl ConditionalNames {
     pub(crate) fn new(all: impl IntoIterator<Item = String>) -> Self {
-        let all = HashSet::from_iter(all);
-        let plain = all.iter().map(|name: &String| plain(name)).collect();
-        let shortest = all.iter().map(String::len).min().unwrap_or(usize::MAX);
-        Self { all, plain, shortest }
+        let mut by_reading: HashMap<PlainName, BTreeSet<String>> = HashMap::new();
+        let mut shortest = usize::MAX;
+        for name in all {
+            shortest = shortest.min(name.len());
+            by_reading.entry(plain(&name)).or_default().insert(name);
+        }
+        Self { by_reading, shortest }
     }
 
-    /// Returns true if servers may read one of these names in a parameter.
-    fn may_be(&self, sent: &str) -> bool {
-        self.plain.contains(&plain(without_ends(sent)))
+    /// Returns the names that servers may read in a parameter's.
+    fn read_in<'n>(&'n self, sent: &'n str) -> impl Iterator<Item = &'n String> {
+        let alike = self.by_reading.get(&plain(without_ends(sent)));
+        alike.into_iter().flatten().filter(move |name| is_read_as(sent, name))
     }
 }
 
@@ -89,11 +109,12 @@ fn is_read_as(sent: &str, name: &str) -> bool {
     sent.len() == name.len() && sent.bytes().zip(name.bytes()).all(is_same)
 }
 
+/// Returns a name as PHP reads its ends.
 fn without_ends(sent: &str) -> &str {
     sent.trim_start_matches(' ').split('\0').next().unwrap_or_default()
 }
 
-fn plain(name: &str) -> Name {
+fn plain(name: &str) -> PlainName {
     name.bytes().map(|byte| if is_underscore(byte) { b'_' } else { byte }).collect()
 }
 
@@ -128,24 +149,15 @@ mod tests {
         let names = ConditionalNames::new(["action", "dry_run", "a.b"].map(str::to_owned));
         let read = |query: &str| Parameters::read(query, &names);
         let query = "&=&x=1&action=a+%41&Action=b&+act%69on=c&dry.run&a.b=d&a_b=e&dry%5Brun%00x=f&actions=g";
-        let sent = [
-            ("action", "a A"),
-            (" action", "c"),
-            ("dry.run", ""),
-            ("a.b", "d"),
-            ("a_b", "e"),
-            ("dry[run\0x", "f"),
-        ];
-        let sent = sent.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let parameters = read(query).unwrap();
-        assert_eq!(parameters.0, sent);
         let values = |name, is_exact| parameters.values(name, is_exact).collect::<Vec<_>>();
         assert_eq!((values("action", false), values("action", true)), (vec!["a A", "c"], vec!["a A"]));
         assert_eq!((values("dry_run", false), values("dry_run", true)), (vec!["", "f"], vec![]));
         assert_eq!((values("a.b", false), values("a.b", true)), (vec!["d"], vec!["d"]));
+        assert_eq!((values("x", false), parameters.0.len()), (vec![], 3));
         let of = |query| {
             let parameters = read(query).unwrap();
-            (parameters.has_repeated(&names), parameters.has_respelt(&names))
+            (parameters.has_repeated(), parameters.has_respelt())
         };
         for (query, repeated_and_respelt) in [
             ("", (false, false)),
@@ -162,7 +174,8 @@ mod tests {
     fn parameters_on_which_routes_have_conditions_are_bounded() {
         let names = ConditionalNames::new(["action".to_owned()]);
         let read = |name: &str, count: usize| Parameters::read(&format!("{name}=1&").repeat(count), &names);
-        assert!(read("action", CONDITIONAL_MOST).is_ok_and(|all| all.0.len() == CONDITIONAL_MOST));
+        let most = read("action", CONDITIONAL_MOST).unwrap();
+        assert_eq!(most.values("action", true).count(), CONDITIONAL_MOST);
         assert!(read("%61ction", CONDITIONAL_MOST + 1).is_err());
         assert!(read("bction", 100_000).is_ok_and(|all| all.0.is_empty()));
         assert!(Parameters::read("=&a", &ConditionalNames::new([])).is_ok_and(|all| all.0.is_empty()));

@@ -157,12 +157,7 @@ impl<T> Table<T> {
     /// Returns true if a request repeats a header field or a query parameter on which a route has a condition.
     pub fn has_repeated(&self, headers: &HeaderMap, parameters: &Parameters) -> bool {
         self.conditional_headers.iter().any(|name| headers.get_all(name).iter().nth(1).is_some())
-            || parameters.has_repeated(&self.conditional_parameters)
-    }
-
-    /// Returns true if a parameter has a name that only some servers take for one on which a route has a condition.
-    pub fn has_respelt(&self, parameters: &Parameters) -> bool {
-        parameters.has_respelt(&self.conditional_parameters)
+            || parameters.has_repeated()
     }
 
     /// Returns true if a path may take another route where the case of letters is [ignored](View::ignores_case).

@@ -217,7 +217,7 @@ impl Http2 {
 struct SendingBody {
     body: Gathered<Body>,
     stream: SendStream<Bytes>,
-    /// A piece of the body for which the server has no room yet, and whether it is the last.
+    /// What h2 hasn't got yet of a piece of the body, and whether the piece is the last.
     unsent: Option<(Bytes, bool)>,
     /// False until the connection's task has opened the stream, before which h2 gives it no room.
     is_open: bool,
@@ -268,7 +268,7 @@ impl SendingBody {
                     room?;
                     continue;
                 }
-                // No more than there is room for, so that the server has taken all but that when this ends.
+                // Only as much as there is room for: once this future ends, the server has given room for the whole body.
                 let part = piece.split_to(room.min(piece.len()));
                 let (is_whole, is_last) = (piece.is_empty(), *is_last);
                 self.blocked = None;
