@@ -178,7 +178,7 @@ impl Rule {
             Counted::For(keys) => asks(keys).map_or_else(Terms::Refuses, Terms::Counts),
             Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
             Counted::Skipped => Terms::Skips,
-            Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
+            Counted::Denied => Terms::Refuses(key_missing(&self.config)),
             Counted::Unknown(part) => Terms::Refuses(Refusal::KeyUnknown { part }),
             Counted::Unverified => Terms::Refuses(Refusal::TokenUnverified),
             Counted::Ambiguous(part) => Terms::Refuses(Refusal::KeyAmbiguous { part }),
@@ -281,4 +281,10 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
         limit = limit.of_equal_costs();
     }
     limit
+}
+
+/// Returns the refusal of a request that lacks a part of the limit's key.
+pub(crate) fn key_missing(limit: &config::LimitSettings) -> Refusal {
+    let parts: Vec<_> = limit.key.iter().map(ToString::to_string).collect();
+    Refusal::KeyMissing { limit: limit.name.clone(), parts: parts.join(", ") }
 }

@@ -103,8 +103,8 @@ fn every_key_can_be_written() {
     assert_eq!(limit.quota.algorithm, Algorithm::Gcra { burst: Some(10) });
     assert_eq!((&limit.cost, limit.wait), (&Cost::Fixed(2), Duration::from_millis(500)));
     assert_eq!(limit.when_status[1], StatusRange { first: 500, last: 599 });
-    assert_eq!(limit.overrides[0].single().unwrap(), ["10.1.2.0", "gold", "7"]);
-    assert_eq!(limit.exempt[1], Exemption::Key(["::", "partner", "7"].map(str::to_owned).to_vec()));
+    assert_eq!(limit.overrides[0].single().unwrap(), ["10.1.2.0", "shop", "7"]);
+    assert_eq!(limit.exempt[1], Exemption::Key(["::", "test", "7"].map(str::to_owned).to_vec()));
     let in_flight = &config.limits["in-flight"];
     assert_eq!(in_flight.quota.rate(), Rate { permits: 20, window_us: 10_000_000 });
     assert_eq!(in_flight.scope, Scope::Instance);

@@ -227,7 +227,7 @@ fn describe(set: &Value) -> String {
     let scope = set["scope"].as_str().map(|scope| format!(", {scope}")).unwrap_or_default();
     let ends = set["ends_in_ms"].as_u64().map(|ms| {
         let seconds = Duration::from_secs(ms.div_ceil(1_000));
-        format!(", for {} from now", humantime::format_duration(seconds))
+        format!(" (ends in {})", humantime::format_duration(seconds))
     });
     format!("{}{scope}{}", text(&set["rate"]), ends.unwrap_or_default())
 }

@@ -3,12 +3,13 @@
 use std::{error::Error, fmt, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Args;
+use hyper::Method;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
 };
 use tollgate_limiter::{Limiter, OnFailure, StoreUrl};
-use tollgate_routing::pattern::Pattern;
+use tollgate_routing::{Matcher, pattern::Pattern};
 
 use super::{complain, log, say_aside, written};
 use crate::{
@@ -145,9 +146,12 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
         StoreUrl::Redis(url) => format!("store: {url}"),
     };
     let dashboard = admin.map(|address| format!("dashboard: http://{address}"));
-    // Without a key or a token, other routes would refuse it.
+    // Preferably a route that takes a request without a key, a token and conditions.
     let needs_nothing = |route: &&RouteSettings| {
+        let Matcher { methods, headers, query, claims, .. } = &route.matcher;
         route.requires.is_none()
+            && (methods.is_empty() || methods.contains(&Method::GET))
+            && (headers.is_empty() && query.is_empty() && claims.is_empty())
             && route.limits.iter().all(|limit| config.limits[limit].missing != Missing::Deny)
     };
     let tried = config.routes.iter().find(needs_nothing).or(config.routes.first());

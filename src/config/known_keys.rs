@@ -1,6 +1,9 @@
 //! The known keys of a limit: a file with a hash per line, so that it holds no credential.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+};
 
 use sha2::{Digest, Sha256};
 
@@ -16,6 +19,8 @@ pub struct KnownKeys {
     pub part: usize,
     /// The names by the hashes. Empty for keys without a name.
     names: BTreeMap<[u8; HASH_BYTES], String>,
+    /// The names, each once.
+    all_names: HashSet<String>,
 }
 
 impl KnownKeys {
@@ -51,7 +56,10 @@ impl KnownKeys {
             count if count > KEYS_MOST => Err(format!(
                 "`{path}` contains {count} keys\nlist at most {KEYS_MOST}, or check keys in a service in front and count by the header that it sets"
             )),
-            _ => Ok(Self { part, names }),
+            _ => {
+                let all_names = names.values().filter(|name| !name.is_empty()).cloned().collect();
+                Ok(Self { part, names, all_names })
+            }
         }
     }
 
@@ -67,7 +75,7 @@ impl KnownKeys {
 
     /// Returns true if this is the name of at least one key.
     pub fn has_name(&self, name: &str) -> bool {
-        !name.is_empty() && self.names.values().any(|own| own == name)
+        self.all_names.contains(name)
     }
 
     /// Returns true if a text is the hash of a known key.

@@ -113,7 +113,7 @@ pub struct CountedKey {
     pub key: String,
     /// The rate that the request states, or that the file's overrides give it, if any.
     pub rate: Option<Rate>,
-    /// True if that isn't the rate of this key alone.
+    /// True if clients can invent keys that have this rate.
     pub is_rate_of_group: bool,
 }
 

@@ -69,12 +69,9 @@ fn a_key_has_its_own_rate_before_the_limits() {
         let redis = store.contains("redis").then(Redis::start);
         let gateway = gateway("5/h", &redis.as_ref().map(Redis::store).unwrap_or_default());
         done(limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]));
-        assert_eq!(
-            done(limits(&gateway, &["set", "l", "4/h", "--for", "1h"])),
-            "set: 4/h, for 1h from now\n"
-        );
+        assert_eq!(done(limits(&gateway, &["set", "l", "4/h", "--for", "1h"])), "set: 4/h (ends in 1h)\n");
         let told = done(limits(&gateway, &["set", "l", "3/h"]));
-        assert!(told.starts_with("set: 3/h; replaced 4/h, for "), "{told}");
+        assert!(told.starts_with("set: 3/h; replaced 4/h (ends in "), "{told}");
         assert_eq!(policy(&gateway), "\"l\";q=9;w=3600");
         done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
         assert_eq!(policy(&gateway), "\"l\";q=3;w=3600");

@@ -483,6 +483,10 @@ fn parts_that_do_not_reach_each_other_are_told() {
         let own = format!("overrides = [{{ key = \"{key}\", rate = \"9/s\" }}]");
         by("header:x-api-key", &format!("keys_file = \"tests/check/keys.txt\"\n{own}"))
     };
+    let of_methods = |values: &str| {
+        let exempt = format!("keys_file = \"tests/check/keys.txt\"\nexempt = ['[\"{values}\"]']");
+        limit(&format!("key = [\"method\", \"header:x-api-key\"]\nrate = \"5/s\"\n{exempt}"))
+    };
     let hash = std::fs::read_to_string("tests/check/keys.txt").unwrap();
     let hash = hash.split(' ').next().unwrap();
     let counting = |field: &str| {
@@ -511,6 +515,7 @@ fn parts_that_do_not_reach_each_other_are_told() {
             (known(hash), &["hash of a known key", "this exemption", "the key itself"]),
             (known("k2"), &["no such key", "this exemption", "the name"]),
             (overridden("k2"), &["no such key", "this override", "the name"]),
+            (of_methods("GET\",\"k2"), &["no such key", "this exemption", "the name"]),
             (counting("X-Tenant"), &["`x-tenant` that the client sent", "\"global\""]),
             (at("other.example"), &["no certificate", "`other.example`"]),
             (in_flight("", "2000"), &["at most 1024 in flight", "max_connections"]),
@@ -529,6 +534,8 @@ fn parts_that_do_not_reach_each_other_are_told() {
         known("test"),
         overridden("k1"),
         overridden("test"),
+        of_methods("GET\",\"k1"),
+        of_methods("GET\",\"test"),
         counting("x-other"),
         at("gateway"),
         in_flight("", "1024"),

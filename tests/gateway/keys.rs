@@ -158,6 +158,8 @@ fn a_request_that_lacks_the_key_is_skipped_or_denied_as_the_limit_says() {
     let code = "key-missing";
     assert_eq!((answer.status, answer.json()["code"].as_str()), (429, Some(code)), "{answer:?}");
     assert_eq!((answer.header("retry-after"), answer.header("ratelimit")), (None, None));
+    let lacking = "the request lacks a part of the key of limit `l`: header:x-key";
+    assert_eq!(answer.json()["detail"].as_str(), Some(lacking));
     assert_eq!(denies.ask("GET /\nX-Key: a").status, 200);
 }
 

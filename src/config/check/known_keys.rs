@@ -66,7 +66,15 @@ impl Check<'_, '_> {
             Some(("override", written.span(), parts_of(written.get_ref(), key)))
         });
         let of_exemptions = exempt.iter().filter_map(|exemption| match &exemption.get_ref().0 {
-            Exemption::Key(parts) => Some(("exemption", exemption.span(), parts.clone())),
+            // It isn't divided into the parts of the key yet.
+            Exemption::Key(text) => Some((
+                "exemption",
+                exemption.span(),
+                match key {
+                    [_] => text.clone(),
+                    _ => serde_json::from_str(&text[0]).unwrap_or_default(),
+                },
+            )),
             Exemption::Network(_) => None,
         });
         for (what, place, parts) in of_overrides.chain(of_exemptions) {

@@ -82,7 +82,7 @@ pub(in crate::config) struct LimitTable {
     /// `"deny"` the request with 429. Default: `"ip"`.
     pub missing: ParsedText<Missing>,
     /// File with the known keys, relative to the folder of this file: the SHA-256 hash of a key per line, and a name after it if
-    /// you like. A change of it takes effect at once. The key needs one credential. Default: any key is good.
+    /// you like, which stands for its keys in `exempt` and `overrides`. A change of it takes effect at once. The key needs one credential. Default: any key is good.
     pub keys_file: Option<Spanned<ParsedText<String>>>,
     /// Treatment of a key that `keys_file` lacks: count the request by its address (`"ip"`), or `"deny"` it with 401.
     /// Default: `"ip"`.

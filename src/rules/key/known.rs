@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{PartValues, Value, texts_of, written::value_in};
+use super::{PartValues, Value, texts_of, usual, written::value_in};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
 /// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one. That is charged, and only a
@@ -30,7 +30,8 @@ pub(super) fn replace_unknown(
     has_known || !has_unknown || limit.unknown == UnknownKey::Ip
 }
 
-/// Returns the name that the limit's file gives to a request's key, if it does, and an exemption or an override may have it.
+/// Returns the name that the limit's file gives to a request's key. `None` if it has none, or if the limit has no exemptions and overrides,
+/// which alone ask for it.
 pub(super) fn name_of_values<'l>(limit: &'l LimitSettings, values: &[&Option<Value<'_>>]) -> Option<&'l str> {
     let known = limit.known_keys.as_ref()?;
     if limit.overrides.is_empty() && limit.exempt.is_empty() {
@@ -55,4 +56,12 @@ pub(crate) fn name_of<'l>(limit: &'l LimitSettings, key: &str) -> Option<&'l str
 /// Returns true if a value that the file writes at this place of the key is the name of known keys.
 pub(super) fn is_name(limit: &LimitSettings, place: usize, name: Option<&str>, written: &str) -> bool {
     name == Some(written) && limit.known_keys.as_ref().is_some_and(|known| known.part == place)
+}
+
+/// Returns true if a value that the file writes at this place of the key is the name of known keys, and no known key itself.
+pub(super) fn is_only_name(limit: &LimitSettings, place: usize, written: &str) -> bool {
+    let known = limit.known_keys.as_ref().filter(|known| known.part == place);
+    known.is_some_and(|known| {
+        known.has_name(written) && !known.contains(&usual(&limit.key[place], written.as_bytes()))
+    })
 }

@@ -6,7 +6,7 @@ use tollgate_limiter::{Key, Rate};
 
 use super::{
     Subject,
-    known::{is_name, name_of},
+    known::{is_name, is_only_name, name_of},
     of_values, single, text_of_written, texts_of,
     written::value_in,
 };
@@ -79,10 +79,13 @@ pub(crate) struct OwnRates {
 
 impl OwnRates {
     pub(crate) fn new(limit: &Arc<LimitSettings>) -> Self {
-        let text = |(part, value): (&KeyPart, &Option<String>)| {
-            value.as_ref().map(|value| text_of_written(limit, part, value))
+        let text = |(place, (part, value)): (usize, (&KeyPart, &Option<String>))| match value {
+            // A question in JSON may have the name as a key, which isn't looked for in the file.
+            Some(value) if is_only_name(limit, place, value) => Some(String::new()),
+            Some(value) => Some(text_of_written(limit, part, value)),
+            None => None,
         };
-        let own = |other: &RateOverride| limit.key.iter().zip(&other.key).map(text).collect();
+        let own = |other: &RateOverride| limit.key.iter().zip(&other.key).enumerate().map(text).collect();
         Self { limit: limit.clone(), texts: limit.overrides.iter().map(own).collect() }
     }
 

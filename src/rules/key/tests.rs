@@ -332,6 +332,13 @@ fn a_name_in_the_file_stands_for_its_keys() {
         let of = |text: &str| OwnRates::new(&limit).of(&Key::of_text(text.to_owned()));
         assert_eq!((of(&known.key), of(&unknown.key)), (Some(rate), None), "{toml}");
         assert_eq!(own_text(&limit, &limit.overrides[0]), shown);
+        // As a question in JSON names its key.
+        let values = ["test", "shop"].map(|value| match &*limit.key {
+            [_] => value.to_owned(),
+            _ => format!(r#"["GET","{value}"]"#),
+        });
+        let rates = values.map(|value| OwnRates::new(&limit).of(&key_of_values(&limit, &value).unwrap()));
+        assert_eq!(rates, [Some(rate), None], "{toml}");
     }
     let toml = format!("key = \"header:x-key\"\nkeys_file = {file:?}\nexempt = [\"shop\"]");
     for (value, is_exempt) in [("test", true), ("shop", false)] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::{header::COOKIE, http::request::Parts};
 use smallvec::smallvec;
-use tollgate_limiter::{Algorithm, Asks, Key, Refusal};
+use tollgate_limiter::{Algorithm, Asks, Key};
 
 use crate::{
     config::{self, Cost, KeyPart, Missing, UnknownKey},
@@ -12,6 +12,7 @@ use crate::{
     rules::{
         Rule, Terms,
         key::{OwnRates, is_of},
+        key_missing,
     },
 };
 
@@ -93,9 +94,7 @@ impl ReplayedLimit {
         match (decision_in_log(config, logged), terms) {
             (_, terms @ Terms::Exempts { .. }) => terms,
             (Some(DecisionInLog::Exempt), _) => Terms::Exempts { entry: None },
-            (Some(DecisionInLog::Denied), _) if denies(config) => {
-                Terms::Refuses(Refusal::KeyMissing { limit: config.name.clone() })
-            }
+            (Some(DecisionInLog::Denied), _) if denies(config) => Terms::Refuses(key_missing(config)),
             // The terms are those of a request without the key.
             (Some(DecisionInLog::Denied | DecisionInLog::Skipped), terms) => terms,
             (Some(DecisionInLog::Key(key)), _) => {

@@ -43,6 +43,8 @@ pub enum Refusal {
     KeyMissing {
         /// The limit's name.
         limit: String,
+        /// The parts of the key, as in the configuration: `header:x-api-key`.
+        parts: String,
     },
     /// The request has a key that isn't one of those that a limit knows.
     KeyUnknown {
@@ -132,15 +134,15 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(limited) => limited.fmt(f),
-            Self::KeyMissing { limit } => {
-                write!(f, "the request lacks a part of the key of limit `{limit}`")
+            Self::KeyMissing { limit, parts } => {
+                write!(f, "the request lacks a part of the key of limit `{limit}`: {parts}")
             }
             Self::KeyUnknown { part } => write!(f, "the key in `{part}` is not known"),
             Self::TokenUnverified => f.write_str("the token can't be verified now"),
             Self::KeyAmbiguous { part } => {
                 write!(
                     f,
-                    "servers may read other values in `{part}`, a part of the request's key: send it once, and write all but letters and digits as `%41`"
+                    "servers may read another value in `{part}`, a part of the request's key, or none: send it once, in its usual spelling"
                 )
             }
             Self::CostInvalid { header } => {
