@@ -217,7 +217,7 @@ impl Http2 {
 struct SendingBody {
     body: Gathered<Body>,
     stream: SendStream<Bytes>,
-    /// What h2 hasn't got yet of a piece of the body, and whether the piece is the last.
+    /// The rest of a piece of the body that h2 hasn't got yet, and whether the piece is the last.
     unsent: Option<(Bytes, bool)>,
     /// False until the connection's task has opened the stream, before which h2 gives it no room.
     is_open: bool,
