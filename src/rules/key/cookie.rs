@@ -9,6 +9,8 @@ use super::readings::{
 
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
 const MOST_PAIRS: usize = 64;
+/// The most places in a line at which a name is looked for, each of which takes some microseconds. Browsers send up to some 200 cookies, and values have such places, too.
+const MOST_NAMES: usize = 512;
 
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
@@ -26,11 +28,17 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         let (sent, value) = (pair[..split].trim_ascii_end(), pair.get(split + 1..).unwrap_or_default());
         if sent == name && split < pair.len() {
             readings.add(unquoted(value.trim_ascii_start()))?;
-            is_plain &=
-                sent.len() == split && is_visible_without(value, *b"\"%+,\\[]") && !value.starts_with(b"j:");
+            is_plain = is_plain
+                && sent.len() == split
+                && is_visible_without(value, *b"\"%+,\\[]")
+                && !value.starts_with(b"j:");
         } else {
-            let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
-            is_plain &= !is_name(sent, name) && !has_separator(pair) && is_token && !begins_by_rfc_2109(pair);
+            let is_token = || last_token(sent) == sent && !pair.starts_with(b"=");
+            is_plain = is_plain
+                && !is_name(sent, name)
+                && !has_separator(pair)
+                && is_token()
+                && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
@@ -97,7 +105,7 @@ fn add_between_commas<'r>(
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
     let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
     let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
-    let (mut rest, mut found) = (line, 0);
+    let (mut rest, mut found, mut names) = (line, 0, 0);
     // `behind` is the text after the name, `unspaced` that without its leading spaces, and `last` the name's last token. They stay
     // valid while `rest` begins within the name, so each byte is read once however many quotes stand before it.
     let (mut behind, mut unspaced, mut last) = (rest, rest, rest);
@@ -112,6 +120,10 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             }
         }
         let is_named = || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
+        names += usize::from(unspaced.starts_with(b"="));
+        if names > MOST_NAMES {
+            return Err(TooManyReadings);
+        }
         let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
@@ -338,9 +350,19 @@ mod tests {
         ] {
             for end in ["", "="] {
                 let line = unit.repeat(1 << 18) + end;
-                assert_eq!(read(&line), Some(vec![None]), "{unit}");
+                assert!(read(&line).is_none_or(|values| values == [None]), "{unit}");
             }
         }
+    }
+
+    #[test]
+    fn names_are_looked_for_at_few_places() {
+        let line = |unit: &str, count: usize| format!("sid=k1; a=\"b\"; {}", unit.repeat(count));
+        for (unit, count, is_read) in [("x=],", 250, true), ("x=],", 260, false), ("x=1; ", 4_000, false)] {
+            assert_eq!(read(&line(unit, count)).is_some(), is_read, "{unit}");
+        }
+        // Without anything unusual, they are only compared with the name.
+        assert!(read(&format!("sid=k1; {}", "x=1; ".repeat(4_000))).is_some());
     }
 
     /// Django writes `"jos\351"` for `josé`, and Flask `"jos\303\251"`.
