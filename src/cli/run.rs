@@ -146,16 +146,7 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
         StoreUrl::Redis(url) => format!("store: {url}"),
     };
     let dashboard = admin.map(|address| format!("dashboard: http://{address}"));
-    // Preferably a route that takes a request without a key, a token and conditions.
-    let needs_nothing = |route: &&RouteSettings| {
-        let Matcher { methods, headers, query, claims, .. } = &route.matcher;
-        route.requires.is_none()
-            && (methods.is_empty() || methods.contains(&Method::GET))
-            && (headers.is_empty() && query.is_empty() && claims.is_empty())
-            && route.limits.iter().all(|limit| config.limits[limit].missing != Missing::Deny)
-    };
-    let tried = config.routes.iter().find(needs_nothing).or(config.routes.first());
-    let target = tried.map_or("/".to_owned(), |route| example_of(&route.matcher.path));
+    let target = tried_path(config);
     let example = server.addresses().first().map(|address| match address {
         ListenAddress::Tcp(address) => format!("try: curl -i {scheme}://{address}{target}"),
         ListenAddress::Unix(path) => {
@@ -167,6 +158,19 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
     let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
     let print = if logs_to_stdout { say_aside } else { |text: fmt::Arguments<'_>| drop(written(text)) };
     print(format_args!("{}\n", lines.join("\n")));
+}
+
+/// Returns the path of the example at the start: of a route that takes a request without a key, a token and conditions, if there is one.
+fn tried_path(config: &Config) -> String {
+    let needs_nothing = |route: &&RouteSettings| {
+        let Matcher { methods, headers, query, claims, .. } = &route.matcher;
+        route.requires.is_none()
+            && (methods.is_empty() || methods.contains(&Method::GET))
+            && (headers.is_empty() && query.is_empty() && claims.is_empty())
+            && route.limits.iter().all(|limit| config.limits[limit].missing != Missing::Deny)
+    };
+    let tried = config.routes.iter().find(needs_nothing).or(config.routes.first());
+    tried.map_or("/".to_owned(), |route| example_of(&route.matcher.path))
 }
 
 /// Returns a path that a pattern matches: `/v1/orders/1` of `/v1/orders/{id}`.

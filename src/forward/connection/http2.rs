@@ -275,9 +275,9 @@ impl SendingBody {
                 self.stream.send_data(part, is_whole && is_last)?;
                 if is_whole {
                     self.unsent = None;
-                }
-                if is_whole && is_last {
-                    return Poll::Ready(Ok(()));
+                    if is_last {
+                        return Poll::Ready(Ok(()));
+                    }
                 }
             }
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
@@ -298,8 +298,7 @@ impl SendingBody {
                 }
                 Err(frame) => {
                     self.stream.reserve_capacity(0);
-                    let trailers = frame.into_trailers().unwrap_or_default();
-                    return Poll::Ready(self.stream.send_trailers(trailers));
+                    return Poll::Ready(self.stream.send_trailers(frame.into_trailers().unwrap_or_default()));
                 }
             }
         }

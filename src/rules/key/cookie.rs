@@ -121,7 +121,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         }
         let is_named = || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
         names += usize::from(unspaced.starts_with(b"="));
-        if names > MOST_NAMES {
+        if names > MOST_NAMES || found > MOST_PAIRS {
             return Err(TooManyReadings);
         }
         let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
@@ -130,9 +130,6 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
         for value in [named, spaced].into_iter().flatten() {
             found += 1;
-            if found > MOST_PAIRS {
-                return Err(TooManyReadings);
-            }
             readings.add_missing();
             add_values(readings, value)?;
         }
