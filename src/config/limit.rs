@@ -3,12 +3,16 @@
 //!
 //! Most of this file is the types of a limit's keys in the file, with their units and bounds.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
 
-use hyper::{Method, StatusCode, header::HeaderName};
+use hyper::{
+    Method, StatusCode,
+    header::{AUTHORIZATION, HeaderName},
+};
 use ipnet::IpNet;
 use tollgate_limiter::{
     Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope, duration::DurationText,
+    key::credentials,
 };
 
 use super::KnownKeys;
@@ -192,6 +196,14 @@ impl KeyPart {
             Self::Route => ["route", ""],
             Self::Descriptor(key) => ["descriptor:", key],
             Self::Global => ["global", ""],
+        }
+    }
+
+    /// Returns the ordinary spelling of a value that people write.
+    pub fn usual<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
+        match self {
+            Self::Header(name) if *name == AUTHORIZATION => credentials::usual(value),
+            _ => value.into(),
         }
     }
 

@@ -32,7 +32,7 @@ use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
 use tollgate_limiter::{
     Key, Rate, RedissonName,
-    key::{credentials::usual as usual_credentials, kind_text, network_text, value_text, whole_value_text},
+    key::{kind_text, network_text, value_text, whole_value_text},
     text,
 };
 
@@ -351,14 +351,6 @@ fn single<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Result<Option<&'r [u
     }
 }
 
-/// Returns the ordinary spelling of a value that people write.
-fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
-    match part {
-        KeyPart::Header(name) if *name == AUTHORIZATION => usual_credentials(value),
-        _ => value.into(),
-    }
-}
-
 /// Returns true if a request has this value of a part of the key, as the file writes it. A request that lacks the part has none.
 fn has_value(part: &KeyPart, value: &Option<Value<'_>>, own: &str) -> bool {
     match value {
@@ -367,7 +359,7 @@ fn has_value(part: &KeyPart, value: &Option<Value<'_>>, own: &str) -> bool {
             **value == *own.as_bytes()
                 || matches!(part, KeyPart::Header(name) if *name == AUTHORIZATION)
                     && value.last() == own.as_bytes().last()
-                    && *usual(part, own.as_bytes()) == **value
+                    && *part.usual(own.as_bytes()) == **value
         }
         Some(Value::Network(network)) => text::address(*network) == *own,
         Some(Value::Unknown(_)) | None => false,
@@ -414,7 +406,7 @@ fn text_under(limit: &config::LimitSettings, part: &KeyPart, value: &[u8]) -> St
 
 /// Returns a part of a limit's key as text, whose value is as people write it.
 fn text_of_written(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> String {
-    text_under(limit, part, &usual(part, value.as_bytes()))
+    text_under(limit, part, &part.usual(value.as_bytes()))
 }
 
 /// Returns a part of the key as text.

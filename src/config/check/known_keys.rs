@@ -1,9 +1,6 @@
-//! Reads the file with the known keys of a limit.
+//! Reads the file with the known keys of a limit, and finds overrides and exemptions of others.
 
 use std::ops::Range;
-
-use hyper::header::AUTHORIZATION;
-use tollgate_limiter::key::credentials;
 
 use super::{Check, keys::parts_of};
 use crate::config::{
@@ -55,11 +52,7 @@ impl Check<'_, '_> {
     ) {
         let part = &key[known.part];
         let is_known = |value: &str| {
-            let usual = match part {
-                KeyPart::Header(name) if *name == AUTHORIZATION => credentials::usual(value.as_bytes()),
-                _ => value.as_bytes().into(),
-            };
-            value == "*" || known.contains(&usual) || known.has_name(value)
+            value == "*" || known.contains(&part.usual(value.as_bytes())) || known.has_name(value)
         };
         let of_overrides = overrides.iter().filter_map(|other| {
             let written = other.value.key.as_ref()?;

@@ -246,29 +246,12 @@ impl SendingBody {
         tokio::spawn(timeout(DISCARD_WITHIN, discard(rest)));
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        loop {
-            if self.stream.poll_reset(context).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            while let Some((piece, is_last)) = &mut self.unsent {
-                let room = self.stream.capacity();
-                if room == 0 && !piece.is_empty() {
-                    let Poll::Ready(room) = self.stream.poll_capacity(context) else {
-                        if !self.is_open {
-                            return Poll::Pending;
-                        }
-                        let blocked =
-                            self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
-                        ready!(blocked.poll_useless(&self.handle, context));
-                        self.give_up();
-                        return Poll::Ready(Ok(()));
-                    };
-                    let Some(room) = room else { return Poll::Ready(Ok(())) };
-                    room?;
-                    continue;
-                }
-                // Only as much as there is room for: once this future ends, the server has given room for the whole body.
+    /// Sends the rest of a piece as far as the server gives room for it, so that it has given room for the whole body when that has been
+    /// sent. Returns true if nothing is to be sent any more.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, h2::Error>> {
+        while let Some((piece, is_last)) = &mut self.unsent {
+            let room = self.stream.capacity();
+            if room > 0 || piece.is_empty() {
                 let part = piece.split_to(room.min(piece.len()));
                 let (is_whole, is_last) = (piece.is_empty(), *is_last);
                 self.blocked = None;
@@ -276,9 +259,33 @@ impl SendingBody {
                 if is_whole {
                     self.unsent = None;
                     if is_last {
-                        return Poll::Ready(Ok(()));
+                        return Poll::Ready(Ok(true));
                     }
                 }
+                continue;
+            }
+            let Poll::Ready(room) = self.stream.poll_capacity(context) else {
+                if !self.is_open {
+                    return Poll::Pending;
+                }
+                let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
+                ready!(blocked.poll_useless(&self.handle, context));
+                self.give_up();
+                return Poll::Ready(Ok(true));
+            };
+            let Some(room) = room else { return Poll::Ready(Ok(true)) };
+            room?;
+        }
+        Poll::Ready(Ok(false))
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            if self.stream.poll_reset(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if ready!(self.poll_rest(context))? {
+                return Poll::Ready(Ok(()));
             }
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
                 return Poll::Ready(self.stream.send_data(Bytes::new(), true));

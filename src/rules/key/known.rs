@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{PartValues, Value, texts_of, usual, written::value_in};
+use super::{PartValues, Value, texts_of, written::value_in};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
 /// Replaces values that the limit doesn't know by the client's network, and drops them beside a known one. That is charged, and only a
@@ -62,6 +62,6 @@ pub(super) fn is_name(limit: &LimitSettings, place: usize, name: Option<&str>, w
 pub(super) fn is_only_name(limit: &LimitSettings, place: usize, written: &str) -> bool {
     let known = limit.known_keys.as_ref().filter(|known| known.part == place);
     known.is_some_and(|known| {
-        known.has_name(written) && !known.contains(&usual(&limit.key[place], written.as_bytes()))
+        known.has_name(written) && !known.contains(&limit.key[place].usual(written.as_bytes()))
     })
 }

@@ -56,8 +56,8 @@ pub(super) fn parameter<'r>(
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
-    let pairs = query.split(['&', ';']).filter(|pair| !pair.is_empty());
-    if pairs.count() > MOST_PAIRS {
+    let count = query.split(['&', ';']).filter(|pair| !pair.is_empty()).count();
+    if count > MOST_PAIRS {
         return Err(TooManyReadings);
     }
     for whole in query.split('&') {

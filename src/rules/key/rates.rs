@@ -48,15 +48,16 @@ pub(crate) fn is_pattern(limit: &LimitSettings, written: &str) -> bool {
 /// Returns the key of an override as text: the key's own, or `["pro","*"]` if it applies to several keys. Values that may be
 /// credentials are hashed, and names of known keys are as the file writes them.
 pub(crate) fn own_text(limit: &LimitSettings, own: &RateOverride) -> String {
-    let known = limit.known_keys.as_ref();
-    let name =
-        known.and_then(|known| own.key.get(known.part)?.as_deref().filter(|value| known.has_name(value)));
-    if let Some(values) = own.single().filter(|_| name.is_none()) {
+    let named = |(place, value): (usize, &Option<String>)| {
+        value.as_ref().is_some_and(|value| is_only_name(limit, place, value))
+    };
+    let has_name = own.key.iter().enumerate().any(named);
+    if let Some(values) = own.single().filter(|_| !has_name) {
         return of_values(limit, &values).as_str().to_owned();
     }
     let part = |(place, (part, value)): (usize, (&KeyPart, &Option<String>))| match value {
         None => ANY.to_owned(),
-        Some(value) if is_name(limit, place, name, value) => value.clone(),
+        Some(value) if is_only_name(limit, place, value) => value.clone(),
         Some(value) => {
             let text = text_of_written(limit, part, value);
             value_in(limit, part, &text).unwrap_or(text)
@@ -80,7 +81,7 @@ pub(crate) struct OwnRates {
 impl OwnRates {
     pub(crate) fn new(limit: &Arc<LimitSettings>) -> Self {
         let text = |(place, (part, value)): (usize, (&KeyPart, &Option<String>))| match value {
-            // A question in JSON may have the name as a key, which isn't looked for in the file.
+            // No key has an empty text. A question in JSON may have the name as a key, which isn't looked for in the file.
             Some(value) if is_only_name(limit, place, value) => Some(String::new()),
             Some(value) => Some(text_of_written(limit, part, value)),
             None => None,
@@ -95,8 +96,7 @@ impl OwnRates {
         let texts = (!own_texts.is_empty()).then(|| texts_of(key.as_str(), limit.key.len()))??;
         let name = name_of(limit, key.as_str());
         let is_own = |(other, own): &(&RateOverride, &Vec<Option<String>>)| {
-            let own = own.iter();
-            other.key.iter().zip(own).zip(&texts).enumerate().all(|(place, ((value, own), text))| {
+            other.key.iter().zip(*own).zip(&texts).enumerate().all(|(place, ((value, own), text))| {
                 own.as_ref().is_none_or(|own| own == text)
                     || value.as_ref().is_some_and(|value| is_name(limit, place, name, value))
             })

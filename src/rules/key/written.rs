@@ -12,7 +12,7 @@ use tollgate_limiter::{
     key::{HASH_DIGITS, hashed_text, kind_text, network_text},
 };
 
-use super::{joined, may_be_lacking, of_values, text_of_written, texts_of, usual};
+use super::{joined, may_be_lacking, of_values, text_of_written, texts_of};
 use crate::config::{KeyPart, KnownKeys, LimitSettings, read_key};
 
 const KNOWN_REMEDY: &str =
@@ -76,7 +76,7 @@ fn known_text(
     known: &KnownKeys,
 ) -> Result<String, String> {
     let text = text_of_written(limit, part, value);
-    if known.contains(&usual(part, value.as_bytes())) {
+    if known.contains(&part.usual(value.as_bytes())) {
         return Ok(text);
     }
     let is_hashed = !limit.plain && limit.redisson_name.is_none();
