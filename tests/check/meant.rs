@@ -173,6 +173,7 @@ fn values_that_no_request_has_are_told() {
         claims("/realm_access.roles"),
         descriptor("*"),
         by("header:authorization", "exempt = [\"Bearer abc\"]"),
+        by("header:authorization", "keys_file = \"tests/check/keys.txt\"\nexempt = [\"test\"]"),
         by("ip", "exempt = [\"10.0.0.0/8\"]\noverrides = [{ key = \"11.1.2.3\", rate = \"9/s\" }]"),
         by("header:x-api-key", "exempt = [\"gold\"]\noverrides = [{ key = \"silver\", rate = \"9/s\" }]"),
     ] {

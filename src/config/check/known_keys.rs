@@ -1,4 +1,4 @@
-//! Reads the file with the known keys of a limit, and finds overrides and exemptions of others.
+//! Reads the file with the known keys of a limit, and finds overrides and exemptions of credentials that no request has.
 
 use std::ops::Range;
 
@@ -54,23 +54,7 @@ impl Check<'_, '_> {
         let is_known = |value: &str| {
             value == "*" || known.contains(&part.usual(value.as_bytes())) || known.has_name(value)
         };
-        let of_overrides = overrides.iter().filter_map(|other| {
-            let written = other.value.key.as_ref()?;
-            Some(("override", written.span(), parts_of(written.get_ref(), key)))
-        });
-        let of_exemptions = exempt.iter().filter_map(|exemption| match &exemption.get_ref().0 {
-            // It isn't divided into the parts of the key yet.
-            Exemption::Key(text) => Some((
-                "exemption",
-                exemption.span(),
-                match key {
-                    [_] => text.clone(),
-                    _ => serde_json::from_str(&text[0]).unwrap_or_default(),
-                },
-            )),
-            Exemption::Network(_) => None,
-        });
-        for (what, place, parts) in of_overrides.chain(of_exemptions) {
+        for (what, place, parts) in written_keys(overrides, exempt, key) {
             if let Some(value) = parts.get(known.part).filter(|value| !is_known(value)) {
                 let problem = match known.has_hash(value) {
                     true => "this is the hash of a known key",
@@ -79,6 +63,22 @@ impl Check<'_, '_> {
                 let fault = format!("{problem}, so this {what} has no effect");
                 let help = "write the key itself, \"${KEY}\", or the name that the file gives to it";
                 self.fault(Diagnostic::warning(fault).at(&place, "").help(help));
+            }
+        }
+    }
+
+    /// Warns of overrides and exemptions of a credential that no request has.
+    pub(super) fn warn_of_credentials(
+        &mut self,
+        overrides: &[file::SpannedTable<file::OverrideTable>],
+        exempt: &[Spanned<ParsedText<Exemption>>],
+        key: &[KeyPart],
+    ) {
+        for (_, place, parts) in written_keys(overrides, exempt, key) {
+            for (value, part) in parts.iter().zip(key).filter(|(value, _)| *value != "*") {
+                if let Some((fault, help)) = fault_of_credential(value, part) {
+                    self.fault(Diagnostic::warning(fault).at(&place, "").help(help));
+                }
             }
         }
     }
@@ -100,4 +100,46 @@ impl Check<'_, '_> {
         });
         None
     }
+}
+
+/// Returns the keys that overrides and exemptions are written for, with their kind and place.
+fn written_keys(
+    overrides: &[file::SpannedTable<file::OverrideTable>],
+    exempt: &[Spanned<ParsedText<Exemption>>],
+    key: &[KeyPart],
+) -> Vec<(&'static str, Range<usize>, Vec<String>)> {
+    let of_overrides = overrides.iter().filter_map(|other| {
+        let written = other.value.key.as_ref()?;
+        Some(("override", written.span(), parts_of(written.get_ref(), key)))
+    });
+    let of_exemptions = exempt.iter().filter_map(|exemption| match &exemption.get_ref().0 {
+        // It isn't divided into the parts of the key yet.
+        Exemption::Key(text) => Some((
+            "exemption",
+            exemption.span(),
+            match key {
+                [_] => text.clone(),
+                _ => serde_json::from_str(&text[0]).unwrap_or_default(),
+            },
+        )),
+        Exemption::Network(_) => None,
+    });
+    of_overrides.chain(of_exemptions).collect()
+}
+
+/// Returns what is wrong with a value that may be a credential, which isn't shown, and the remedy.
+fn fault_of_credential(value: &str, part: &KeyPart) -> Option<(String, String)> {
+    if !part.may_be_credential() {
+        return None;
+    }
+    if value.starts_with("sha256:") || value.starts_with("sha256/") {
+        let fault = "this is compared with the value itself, and looks like its hash".to_owned();
+        let help = "write the value: \"${PARTNER_KEY}\"; only commands and the dashboard take `sha256:…`";
+        return Some((fault, help.to_owned()));
+    }
+    let is_authorization = matches!(part, KeyPart::Header(name) if name == "authorization");
+    (is_authorization && !value.contains(' ')).then(|| {
+        let fault = "no request has this value: `authorization` begins with a scheme".to_owned();
+        (fault, "write the whole value of the field: \"Bearer TOKEN\"".to_owned())
+    })
 }

@@ -99,8 +99,9 @@ impl Check<'_, '_> {
         let ban = self.ban(&limit, &key);
         let rate_from = self.rate_from(&span, &limit, quota);
         let known_keys = self.known_keys(&span, &limit, &key);
-        if let Some(known) = &known_keys {
-            self.warn_of_unknown_keys(&limit.overrides, &limit.exempt, &key, known);
+        match &known_keys {
+            Some(known) => self.warn_of_unknown_keys(&limit.overrides, &limit.exempt, &key, known),
+            None => self.warn_of_credentials(&limit.overrides, &limit.exempt, &key),
         }
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
         self.warn_of_exempt_overrides(&limit.overrides, &key, &exempt);

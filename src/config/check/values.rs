@@ -32,7 +32,6 @@ impl Check<'_, '_> {
                     None
                 }
                 KeyPart::Host => fault_of_host(value),
-                part if part.may_be_credential() => fault_of_credential(value, part),
                 _ => None,
             };
             if let Some((fault, help)) = fault {
@@ -103,18 +102,4 @@ fn fault_of_host(value: &str) -> Option<(String, String)> {
             "write each host by itself: \"api.example.com\"".to_owned(),
         )),
     }
-}
-
-/// Returns what is wrong with a value that may be a credential, which isn't shown, and the remedy.
-fn fault_of_credential(value: &str, part: &KeyPart) -> Option<(String, String)> {
-    if value.starts_with("sha256:") || value.starts_with("sha256/") {
-        let fault = "this is compared with the value itself, and looks like its hash".to_owned();
-        let help = "write the value: \"${PARTNER_KEY}\"; only commands and the dashboard take `sha256:…`";
-        return Some((fault, help.to_owned()));
-    }
-    let is_authorization = matches!(part, KeyPart::Header(name) if name == "authorization");
-    (is_authorization && !value.contains(' ')).then(|| {
-        let fault = "no request has this value: `authorization` begins with a scheme".to_owned();
-        (fault, "write the whole value of the field: \"Bearer TOKEN\"".to_owned())
-    })
 }

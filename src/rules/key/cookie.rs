@@ -7,10 +7,12 @@ use super::readings::{
     without_controls, without_wide_spaces,
 };
 
-/// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
-const MOST_PAIRS: usize = 64;
-/// The most places in a line at which a name is looked for, each of which takes some microseconds. Browsers send up to some 200 cookies, and values have such places, too.
-const MOST_NAMES: usize = 512;
+/// The most bytes of unusual names and values that are read in the cookies of a request, so that a client can't make this long: a name
+/// is looked for at each place where some server begins one, and its value may reach to the end of the line.
+const MOST_BYTES: usize = 128 << 10;
+/// The bytes that a look for a name counts as, beside those that are read. So there are at most some 500 of them: browsers send up to some 200
+/// cookies, and values have such places, too.
+const BYTES_OF_LOOK: usize = 256;
 
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
@@ -42,10 +44,11 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         }
     }
     if !is_plain {
+        let mut room = Room(MOST_BYTES);
         for line in lines {
-            add_unusual(&mut readings, line, name)?;
+            add_unusual(&mut readings, line, name, &mut room)?;
             if begins_by_rfc_2109(line.trim_ascii()) {
-                add_between_commas(&mut readings, line, name)?;
+                add_between_commas(&mut readings, line, name, &mut room)?;
             }
         }
         readings.add_latin()?;
@@ -86,13 +89,25 @@ fn begins_by_rfc_2109(line: &[u8]) -> bool {
     line.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark))
 }
 
+/// The bytes that may still be read.
+struct Room(usize);
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), TooManyReadings> {
+        self.0 = self.0.checked_sub(bytes).ok_or(TooManyReadings)?;
+        Ok(())
+    }
+}
+
 /// Adds the values of pairs that end at a comma, too, as they do by RFC 2109 (Tomcat up to 9).
 fn add_between_commas<'r>(
     readings: &mut Readings<'r>,
     line: &'r [u8],
     name: &[u8],
+    room: &mut Room,
 ) -> Result<(), TooManyReadings> {
     for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
+        room.take(BYTES_OF_LOOK + pair.len())?;
         if let Some(split) = pair.iter().position(|byte| *byte == b'=')
             && is_name(&pair[..split], name)
         {
@@ -102,10 +117,15 @@ fn add_between_commas<'r>(
     Ok(())
 }
 
-fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
+fn add_unusual<'r>(
+    readings: &mut Readings<'r>,
+    line: &'r [u8],
+    name: &[u8],
+    room: &mut Room,
+) -> Result<(), TooManyReadings> {
     let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
     let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
-    let (mut rest, mut found, mut names) = (line, 0, 0);
+    let (mut rest, mut found) = (line, None);
     // `behind` is the text after the name, `unspaced` that without its leading spaces, and `last` the name's last token. They stay
     // valid while `rest` begins within the name, so each byte is read once however many quotes stand before it.
     let (mut behind, mut unspaced, mut last) = (rest, rest, rest);
@@ -119,17 +139,22 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
                 unspaced = behind_spaces(behind);
             }
         }
-        let is_named = || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| is_name(sent, name));
-        names += usize::from(unspaced.starts_with(b"="));
-        if names > MOST_NAMES || found > MOST_PAIRS {
-            return Err(TooManyReadings);
+        // Several names may end at the same `=`, as in `[[sid=`.
+        let value = unspaced.strip_prefix(b"=").filter(|value| found != Some(value.len()));
+        let mut named = None;
+        if let Some(value) = value {
+            let sent = &rest[..rest.len() - behind.len()];
+            room.take(BYTES_OF_LOOK + sent.len() + last.len())?;
+            if is_name(sent, name) || is_name(last, name) {
+                found = Some(value.len());
+                named = Some(value);
+            }
         }
-        let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
         let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
         for value in [named, spaced].into_iter().flatten() {
-            found += 1;
+            room.take(first_pair(value).len())?;
             readings.add_missing();
             add_values(readings, value)?;
         }
@@ -323,7 +348,8 @@ mod tests {
                 let fast = fast.into_values();
                 borrowed += usize::from(matches!(fast[..], [Some(Cow::Borrowed(_))]));
                 let mut all = cookie(&[line.as_bytes()], "sid").unwrap();
-                assert_eq!(add_unusual(&mut all, line.as_bytes(), b"sid"), Ok(()), "{line}");
+                let looked = add_unusual(&mut all, line.as_bytes(), b"sid", &mut Room(MOST_BYTES));
+                assert_eq!(looked, Ok(()), "{line}");
                 assert_eq!(all.into_values(), fast, "{line}");
             }
         }
