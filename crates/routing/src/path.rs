@@ -100,8 +100,9 @@ fn canonical(path: &str, keeps_empty: bool) -> String {
 
 /// The most [`readings`] of a path. It bounds what a request costs.
 const MOST_PATHS: usize = 32;
-/// The length in bytes of the longest path whose readings are looked for.
+/// The length in bytes of the longest path whose readings are looked for, and of all paths that are made to find them.
 const LONGEST: usize = 2 << 10;
+const MOST_BYTES: usize = 8 << 10;
 
 /// A path has too many readings, or is too long to find them.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,8 +142,9 @@ pub fn readings(forwarded: &str, matched: &str) -> Result<Vec<String>, TooManyRe
     let cut = spellings.iter().filter_map(|spelling| Some(spelling.split_once(';')?.0.to_owned().into()));
     let cut: Vec<_> = cut.collect();
     let mut readings: Vec<String> = Vec::new();
+    let mut left = MOST_BYTES;
     for spelling in spellings.into_iter().chain(cut) {
-        for path in with_liberties(canonical(&spelling, true))? {
+        for path in with_liberties(canonical(&spelling, true), &mut left)? {
             let path = self::forwarded(&path);
             let whole = without_last_slashes(&path);
             let without_first = format!("/{}", whole.trim_start_matches('/'));
@@ -165,28 +167,34 @@ fn behind_host(path: &str) -> Option<String> {
     Some(forwarded(host.find('/').map_or("/", |end| &host[end..])).into_owned())
 }
 
-/// Returns a path with the escapes of [`matched`] as servers see it that take any of these liberties, one after the other.
-fn with_liberties(path: String) -> Result<Vec<String>, TooManyReadings> {
-    const LIBERTIES: [fn(&str) -> String; 12] = [
+/// Returns a path with the escapes of [`matched`] as servers see it that take any of these liberties, one after the other. Their bytes are
+/// taken from those that are `left`.
+fn with_liberties(path: String, left: &mut usize) -> Result<Vec<String>, TooManyReadings> {
+    const LIBERTIES: [fn(&str) -> Cow<'_, str>; 12] = [
         without_invalid,
         in_latin,
         |path| with_invalid(path, latin_of),
-        |path| path.split('/').map(in_latin).collect::<Vec<_>>().join("/"),
-        |path| path.split('?').next().unwrap_or_default().to_owned(),
+        |path| match has_invalid(path) {
+            true => joined(path.split('/').map(in_latin)).into(),
+            false => path.into(),
+        },
+        |path| path.split('?').next().unwrap_or_default().into(),
         without_parameters,
-        |path| path.replace("%2F", "/"),
-        |path| path.replace('\\', "/"),
+        |path| replaced(path, "%2F"),
+        |path| replaced(path, "\\"),
         // Again, since decoding may have separated further segments.
         without_parameters,
         without_path_info,
         without_front_controller,
-        |path| path.trim_end_matches('\n').to_owned(),
+        |path| path.trim_end_matches('\n').into(),
     ];
     let mut paths = vec![path];
     for liberty in LIBERTIES {
         for at in 0..paths.len() {
             let path = liberty(&paths[at]);
-            if !paths.contains(&path) {
+            if !paths.iter().any(|known| *known == path) {
+                *left = left.checked_sub(path.len()).ok_or(TooManyReadings)?;
+                let path = path.into_owned();
                 paths.push(path);
             }
         }
@@ -198,6 +206,21 @@ fn with_liberties(path: String) -> Result<Vec<String>, TooManyReadings> {
     Ok(paths)
 }
 
+/// Returns a path with slashes in place of this.
+fn replaced<'p>(path: &'p str, part: &str) -> Cow<'p, str> {
+    if path.contains(part) { path.replace(part, "/").into() } else { path.into() }
+}
+
+/// Returns a path of these segments.
+fn joined<S: AsRef<str>>(segments: impl Iterator<Item = S>) -> String {
+    let mut path = String::new();
+    for (at, segment) in segments.enumerate() {
+        path.push_str(if at == 0 { "" } else { "/" });
+        path.push_str(segment.as_ref());
+    }
+    path
+}
+
 /// Returns the range of the first place where a path has this part, in any case.
 fn find_any_case(path: &str, part: &str) -> Option<Range<usize>> {
     let mut windows = path.as_bytes().windows(part.len());
@@ -206,16 +229,18 @@ fn find_any_case(path: &str, part: &str) -> Option<Range<usize>> {
 }
 
 /// Returns a path without the script that handles all requests, `index.php`. What comes behind it needs no slash.
-fn without_front_controller(path: &str) -> String {
+fn without_front_controller(path: &str) -> Cow<'_, str> {
     match find_any_case(path, "/index.php") {
-        Some(script) => [&path[..script.start], "/", path[script.end..].trim_start_matches('/')].concat(),
-        None => path.to_owned(),
+        Some(script) => {
+            [&path[..script.start], "/", path[script.end..].trim_start_matches('/')].concat().into()
+        }
+        None => path.into(),
     }
 }
 
 /// Returns a path up to the script in it, behind which there is what CGI calls the path info (RFC 3875, section 4.1.5).
-fn without_path_info(path: &str) -> String {
-    path[..find_any_case(path, ".php/").map_or(path.len(), |script| script.end - 1)].to_owned()
+fn without_path_info(path: &str) -> Cow<'_, str> {
+    path[..find_any_case(path, ".php/").map_or(path.len(), |script| script.end - 1)].into()
 }
 
 /// Returns true if a path names a script that may handle what comes behind it.
@@ -224,9 +249,11 @@ fn names_script(path: &str) -> bool {
     path.as_bytes().contains(&b'.') && (is_in(".php/") || is_in("/index.php"))
 }
 
-fn without_parameters(path: &str) -> String {
-    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
-    segments.collect::<Vec<_>>().join("/")
+fn without_parameters(path: &str) -> Cow<'_, str> {
+    match path.contains(';') {
+        true => joined(path.split('/').map(|segment| segment.split(';').next().unwrap_or_default())).into(),
+        false => path.into(),
+    }
 }
 
 /// Returns a path without slashes at its end; the root is `/`.
@@ -235,21 +262,34 @@ fn without_last_slashes(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
+/// Returns true if a path with the escapes of [`matched`] has a byte that isn't UTF-8.
+fn has_invalid(canonical: &str) -> bool {
+    canonical.split('%').skip(1).any(is_invalid)
+}
+
+/// Returns true if what stands behind a `%` makes it the escape of a byte that isn't UTF-8.
+fn is_invalid(behind: &str) -> bool {
+    !behind.starts_with("25") && !behind.starts_with("2F")
+}
+
 /// Returns a path with the escapes of [`matched`], and this in place of each byte that isn't UTF-8, whose escape has these digits.
-fn with_invalid(canonical: &str, replaced: impl Fn(&str) -> String) -> String {
+fn with_invalid(canonical: &str, replaced: impl Fn(&str) -> String) -> Cow<'_, str> {
+    if !has_invalid(canonical) {
+        return canonical.into();
+    }
     let mut path = String::with_capacity(canonical.len());
     for (at, part) in canonical.split('%').enumerate() {
         match at {
             0 => path.push_str(part),
-            _ if part.starts_with("25") || part.starts_with("2F") => path.extend(["%", part]),
-            _ => path.extend([&replaced(&part[..2]), &part[2..]]),
+            _ if is_invalid(part) => path.extend([&replaced(&part[..2]), &part[2..]]),
+            _ => path.extend(["%", part]),
         }
     }
-    path
+    path.into()
 }
 
 /// Returns a path with the escapes of [`matched`] without the bytes that aren't UTF-8.
-fn without_invalid(canonical: &str) -> String {
+fn without_invalid(canonical: &str) -> Cow<'_, str> {
     with_invalid(canonical, |_| String::new())
 }
 
@@ -259,12 +299,12 @@ fn latin_of(digits: &str) -> String {
 }
 
 /// Returns a path with the escapes of [`matched`] as Latin-1, if it has a byte that isn't UTF-8.
-fn in_latin(canonical: &str) -> String {
-    if without_invalid(canonical) == canonical {
-        return canonical.to_owned();
+fn in_latin(canonical: &str) -> Cow<'_, str> {
+    if !has_invalid(canonical) {
+        return canonical.into();
     }
     let latin = canonical.bytes().map(char::from).collect::<String>();
-    with_invalid(&latin, latin_of)
+    with_invalid(&latin, latin_of).into_owned().into()
 }
 
 /// Returns true if a path has a `%` that two hexadecimal digits don't follow, which URIs don't have (RFC 3986, section 2.1), or an escaped
@@ -575,6 +615,11 @@ mod tests {
         }
         let many = "/a;b%2Fc\\d%5Ce%80".repeat(3) + "%0a";
         assert_eq!(readings(&many, &matched(&many)), Err(TooManyReadings));
+        // Few readings of a long path, and many
+        for (path, is_read) in [("/a%2Fb;c/d", true), ("/\\%FF/\\a;b?c/d.php/", false)] {
+            let long = path.to_owned() + &"/e".repeat(LONGEST / 2 - 20);
+            assert_eq!(readings(&long, &matched(&long)).is_ok(), is_read, "{path}");
+        }
         let long = "/a;b".to_owned() + &"c".repeat(LONGEST);
         assert_eq!(readings(&long, &matched(&long)), Err(TooManyReadings));
     }

@@ -1,18 +1,13 @@
 //! The values that servers may read in a cookie.
 
+use std::iter;
+
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
     Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, unquoted,
     without_controls, without_wide_spaces,
 };
-
-/// The most bytes of unusual names and values that are read in the cookies of a request, so that a client can't make this long: a name
-/// is looked for at each place where some server begins one, and its value may reach to the end of the line.
-const MOST_BYTES: usize = 128 << 10;
-/// The bytes that a look for a name counts as, beside those that are read. So there are at most some 500 of them: browsers send up to some 200
-/// cookies, and values have such places, too.
-const BYTES_OF_LOOK: usize = 256;
 
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
@@ -37,18 +32,17 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         } else {
             let is_token = || last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain = is_plain
-                && !is_name(sent, name)
+                && !is_name(&mut readings, sent, name)?
                 && !has_separator(pair)
                 && is_token()
                 && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
-        let mut room = Room(MOST_BYTES);
         for line in lines {
-            add_unusual(&mut readings, line, name, &mut room)?;
+            add_unusual(&mut readings, line, name)?;
             if begins_by_rfc_2109(line.trim_ascii()) {
-                add_between_commas(&mut readings, line, name, &mut room)?;
+                add_between_commas(&mut readings, line, name)?;
             }
         }
         readings.add_latin()?;
@@ -58,11 +52,14 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
 
 /// Returns true if some servers take the name of a cookie for the one that a limit reads: as any [name](names_match), in quotes
 /// (Werkzeug 1), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
-fn is_name(sent: &[u8], name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 2] = [b"__Host-", b"__Secure-"];
+fn is_name(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
     let sent = unquoted(sent);
-    let has_prefix = |prefix| sent.strip_prefix(prefix).is_some_and(|sent| names_match(sent, name));
-    names_match(sent, name) || PREFIXES.into_iter().any(has_prefix)
+    let behind_prefix = sent.strip_prefix(b"__Host-").or(sent.strip_prefix(b"__Secure-"));
+    Ok(readings.is_name(sent, name)?
+        || match behind_prefix {
+            Some(sent) => readings.is_name(sent, name)?,
+            None => false,
+        })
 }
 
 /// Returns true if a text contains a byte behind which some servers begin another pair: white space, one that isn't
@@ -89,27 +86,16 @@ fn begins_by_rfc_2109(line: &[u8]) -> bool {
     line.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark))
 }
 
-/// The bytes that may still be read.
-struct Room(usize);
-
-impl Room {
-    fn take(&mut self, bytes: usize) -> Result<(), TooManyReadings> {
-        self.0 = self.0.checked_sub(bytes).ok_or(TooManyReadings)?;
-        Ok(())
-    }
-}
-
 /// Adds the values of pairs that end at a comma, too, as they do by RFC 2109 (Tomcat up to 9).
 fn add_between_commas<'r>(
     readings: &mut Readings<'r>,
     line: &'r [u8],
     name: &[u8],
-    room: &mut Room,
 ) -> Result<(), TooManyReadings> {
     for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
-        room.take(BYTES_OF_LOOK + pair.len())?;
+        readings.look()?;
         if let Some(split) = pair.iter().position(|byte| *byte == b'=')
-            && is_name(&pair[..split], name)
+            && is_name(readings, &pair[..split], name)?
         {
             add_values(readings, &pair[split + 1..])?;
         }
@@ -117,12 +103,7 @@ fn add_between_commas<'r>(
     Ok(())
 }
 
-fn add_unusual<'r>(
-    readings: &mut Readings<'r>,
-    line: &'r [u8],
-    name: &[u8],
-    room: &mut Room,
-) -> Result<(), TooManyReadings> {
+fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
     let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
     let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
     let (mut rest, mut found) = (line, None);
@@ -144,8 +125,8 @@ fn add_unusual<'r>(
         let mut named = None;
         if let Some(value) = value {
             let sent = &rest[..rest.len() - behind.len()];
-            room.take(BYTES_OF_LOOK + sent.len() + last.len())?;
-            if is_name(sent, name) || is_name(last, name) {
+            readings.look()?;
+            if is_name(readings, sent, name)? || is_name(readings, last, name)? {
                 found = Some(value.len());
                 named = Some(value);
             }
@@ -154,7 +135,6 @@ fn add_unusual<'r>(
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
         let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
         for value in [named, spaced].into_iter().flatten() {
-            room.take(first_pair(value).len())?;
             readings.add_missing();
             add_values(readings, value)?;
         }
@@ -191,15 +171,19 @@ fn behind_spaces(text: &[u8]) -> &[u8] {
 /// Adds what may be read in a line behind the `=` of a cookie.
 fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), TooManyReadings> {
     let value = first_pair(rest).trim_ascii();
+    readings.read(value.len())?;
     let unquoted = unquoted(value);
-    for text in [unquoted, value] {
+    for text in iter::once(unquoted).chain(Some(value).filter(|value| unquoted != *value)) {
         readings.add(text)?;
-        for decoded in [percent_decoded(text), form_decoded(text)] {
-            readings.add(without_controls(&decoded).into_owned())?;
-            readings.add(decoded)?;
-        }
+        let percent = percent_decoded(text);
+        let form = Some(form_decoded(text)).filter(|_| text.contains(&b'+'));
         // Rust's cookie takes off quotes that are percent-encoded, too.
-        readings.add(self::unquoted(&percent_decoded(text)).to_vec())?;
+        let in_quotes = self::unquoted(&percent);
+        for decoded in iter::once(&percent).chain(&form) {
+            readings.add_copy(&without_controls(decoded))?;
+            readings.add_copy(decoded)?;
+        }
+        readings.add_copy(in_quotes)?;
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {
@@ -348,8 +332,7 @@ mod tests {
                 let fast = fast.into_values();
                 borrowed += usize::from(matches!(fast[..], [Some(Cow::Borrowed(_))]));
                 let mut all = cookie(&[line.as_bytes()], "sid").unwrap();
-                let looked = add_unusual(&mut all, line.as_bytes(), b"sid", &mut Room(MOST_BYTES));
-                assert_eq!(looked, Ok(()), "{line}");
+                assert_eq!(add_unusual(&mut all, line.as_bytes(), b"sid"), Ok(()), "{line}");
                 assert_eq!(all.into_values(), fast, "{line}");
             }
         }
@@ -381,9 +364,13 @@ mod tests {
     #[test]
     fn names_are_looked_for_at_few_places() {
         let line = |unit: &str, count: usize| format!("sid=k1; a=\"b\"; {}", unit.repeat(count));
-        for (unit, count, is_read) in [("x=],", 250, true), ("x=],", 260, false), ("x=1; ", 4_000, false)] {
+        for (unit, count, is_read) in [("x=],", 2_000, true), ("x=],", 2_100, false), ("x=1; ", 4_200, false)]
+        {
             assert_eq!(read(&line(unit, count)).is_some(), is_read, "{unit}");
         }
+        // A value of 4 KB in JSON, as browsers send it
+        let members = "\"some\":\"value\",".repeat(130);
+        assert!(read(&format!("sid=k1; a={{{members}\"u\":\"/a?b=c\",{members}\"i\":\"YQ==\"}}")).is_some());
         // Without anything unusual, they are only compared with the name.
         assert!(read(&format!("sid=k1; {}", "x=1; ".repeat(4_000))).is_some());
     }

@@ -4,16 +4,13 @@ use std::iter;
 
 use super::readings::{
     Decoded, Readings, TooManyReadings, form_decoded, has_invalid_escape, is_shorter, letters_match,
-    names_match, percent_decoded, without_blanks, without_controls,
+    percent_decoded, without_blanks, without_controls,
 };
-
-/// The most pairs of a query that are looked at for unusual names, which takes up to a microsecond for each.
-const MOST_PAIRS: usize = 512;
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
-/// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
+/// are read: pairs that end at `;`, names that [match loosely](super::readings::names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), and
 /// values that aren't UTF-8 as they are and as Latin-1. So are all of these in the queries `in_path`, which some servers read instead.
 ///
@@ -40,7 +37,7 @@ pub(super) fn parameter<'r>(
         } else {
             // Behind an empty name, Netty and Spring WebFlux begin the next.
             let is_name_empty = sent.is_empty() && !value.is_empty();
-            is_plain = is_plain && !is_name_empty && !may_be(sent, name);
+            is_plain = is_plain && !is_name_empty && !may_be(&mut readings, sent, name)?;
         }
     }
     if !is_plain {
@@ -56,16 +53,13 @@ pub(super) fn parameter<'r>(
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
-    let count = query.split(['&', ';']).filter(|pair| !pair.is_empty()).count();
-    if count > MOST_PAIRS {
-        return Err(TooManyReadings);
-    }
     for whole in query.split('&') {
         let parts = whole.contains(';').then(|| whole.split(';')).into_iter().flatten();
         let pairs = iter::once(whole).chain(parts).map(|pair| pair.trim_start_matches('='));
         let pairs = pairs.filter(|pair| !pair.is_empty());
         for (sent, value) in pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair))) {
-            if may_be(sent, name) {
+            readings.look()?;
+            if may_be(readings, sent, name)? {
                 readings.add_missing();
                 add_values(readings, value)?;
             }
@@ -77,41 +71,45 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
 /// binding), without the fields of a nested value, which begin with a dot (Rocket), without a type, which begins with a colon (Zope), or
 /// without the prefixes of Next's own or of Struts.
-fn may_be(sent: &[u8], name: &[u8]) -> bool {
+fn may_be(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
     if is_shorter(sent, name) {
-        return false;
+        return Ok(false);
+    }
+    if readings.is_name(sent, name)? || letters_match(sent, name) {
+        return Ok(true);
     }
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
+    let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
     // Most names have none of these.
-    let has_more = || {
-        let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
-        has_prefix || sent.iter().any(|byte| is_mark(byte) || matches!(byte, b':' | b'%'))
-    };
-    names_match(sent, name)
-        || letters_match(sent, name)
-        || has_more() && {
-            let decoded = form_decoded(sent);
-            let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
-            let unmarked = &decoded[start..];
-            let before = |mark| unmarked.split(|byte| *byte == mark).next().unwrap_or_default();
-            let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
-            // `top.api_key`, `model['api_key']`
-            let behind_struts = decoded.strip_prefix(b"top").or(decoded.strip_prefix(b"model"));
-            let of_struts = behind_struts.and_then(|rest| {
-                let is_around = |byte: &u8| matches!(byte, b'.' | b'[' | b']' | b'\'' | b'"');
-                let start = rest.iter().position(|byte| !is_around(byte))?;
-                let end = rest.iter().rposition(|byte| !is_around(byte))?;
-                (start > 0).then(|| &rest[start..=end])
-            });
-            let may_be = |part: &[u8]| part.len() < decoded.len() && names_match(part, name);
-            [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts).any(may_be)
+    if !has_prefix && !sent.iter().any(|byte| is_mark(byte) || matches!(byte, b':' | b'%')) {
+        return Ok(false);
+    }
+    let decoded = form_decoded(sent);
+    let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
+    let unmarked = &decoded[start..];
+    let before = |mark| unmarked.split(|byte| *byte == mark).next().unwrap_or_default();
+    let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
+    // `top.api_key`, `model['api_key']`
+    let behind_struts = decoded.strip_prefix(b"top").or(decoded.strip_prefix(b"model"));
+    let of_struts = behind_struts.and_then(|rest| {
+        let is_around = |byte: &u8| matches!(byte, b'.' | b'[' | b']' | b'\'' | b'"');
+        let start = rest.iter().position(|byte| !is_around(byte))?;
+        let end = rest.iter().rposition(|byte| !is_around(byte))?;
+        (start > 0).then(|| &rest[start..=end])
+    });
+    for part in [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts) {
+        if part.len() < decoded.len() && readings.is_name(part, name)? {
+            return Ok(true);
         }
+    }
+    Ok(false)
 }
 
 fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {
     if has_invalid_escape(sent) {
         return Err(TooManyReadings);
     }
+    readings.read(sent.len())?;
     let value = form_decoded(sent);
     readings.add(value.clone())?;
     if let Some(nul) = value.iter().position(|byte| *byte == 0) {
@@ -212,10 +210,15 @@ mod tests {
     #[test]
     fn unusual_names_are_looked_for_in_few_pairs() {
         for (query, is_read) in [
-            (format!("api_key=k1&{}", "a;".repeat(MOST_PAIRS - 1)), true),
-            (format!("api_key=k1&{}", "a;".repeat(MOST_PAIRS)), false),
-            (format!("api_key=k1&{};", "&;".repeat(100_000)), true),
-            (format!("api_key=k1&{}", "a=1&".repeat(10_000)), true),
+            (format!("api_key=k1&{}", "a;".repeat(2_000)), true),
+            (format!("api_key=k1&{}", "a;".repeat(5_000)), false),
+            // Values, and names that begin as the parameter's, are read whole.
+            (format!("api_key=k1;{}", "api_key=k1&".repeat(200)), true),
+            (format!("api_key=k1;{}&", "a".repeat(1_000)).repeat(20), true),
+            (format!("api_key=k1;{}&", "a".repeat(1_000)).repeat(100), false),
+            (format!("api_key=k1&{};", "&;".repeat(100_000)), false),
+            (format!("api_key=k1&{}", "a=1&".repeat(3_000)), true),
+            (format!("api_key=k1&{}", "b=1&".repeat(10_000)), true),
         ] {
             assert_eq!(parameter(&query, &[], "api_key").is_ok(), is_read, "{}", query.len());
         }

@@ -15,38 +15,76 @@ pub(super) use self::names::{is_shorter, letters_match, names_match};
 
 /// The most readings of one request that a limit charges.
 pub(crate) const MOST_READINGS: usize = 4;
+/// The most bytes of unusual names and values that are read to find them, so that a client can't make this long: servers begin a name at
+/// many places, and its value may reach to the end of the text.
+const MOST_BYTES: usize = 64 << 10;
+/// The bytes that a look for a name counts as, beside those that are read. So there are at most 4,096 looks: browsers send up to some 200
+/// cookies, and a value of 4 KB has up to some 1,500 places where a name may begin.
+const BYTES_OF_LOOK: usize = 16;
 
-/// More readings than a limit charges.
+/// More readings than a limit charges, or more text than is read to find them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReadings;
 
 /// The different values of a part, the ordinary one first. `None` stands for servers that find no value.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Readings<'r>(SmallVec<[Option<Cow<'r, [u8]>>; 1]>);
+pub(super) struct Readings<'r> {
+    values: SmallVec<[Option<Cow<'r, [u8]>>; 1]>,
+    /// The bytes that were read to find them.
+    bytes: usize,
+}
 
 impl<'r> Readings<'r> {
     /// The readings of a part that all servers read alike.
     pub(super) fn one(value: impl Into<Cow<'r, [u8]>>) -> Self {
-        Self(smallvec![Some(value.into()).filter(|value| !value.is_empty())])
+        Self { values: smallvec![Some(value.into()).filter(|value| !value.is_empty())], bytes: 0 }
     }
 
     /// Adds a value, unless it is there already. An empty one is none: it is nobody's.
     pub(super) fn add(&mut self, value: impl Into<Cow<'r, [u8]>>) -> Result<(), TooManyReadings> {
         let value = Some(value.into()).filter(|value| !value.is_empty());
-        if self.0.contains(&value) {
+        if self.values.contains(&value) {
             return Ok(());
         }
-        if self.0.len() == MOST_READINGS {
+        if self.values.len() == MOST_READINGS {
             return Err(TooManyReadings);
         }
-        self.0.push(value);
+        self.values.push(value);
         Ok(())
+    }
+
+    /// Adds a copy of a value, unless it is there already.
+    pub(super) fn add_copy(&mut self, value: &[u8]) -> Result<(), TooManyReadings> {
+        match self.values.iter().flatten().any(|other| **other == *value) {
+            true => Ok(()),
+            false => self.add(value.to_vec()),
+        }
+    }
+
+    /// Counts a place at which names are looked for.
+    pub(super) fn look(&mut self) -> Result<(), TooManyReadings> {
+        self.read(BYTES_OF_LOOK)
+    }
+
+    /// Counts bytes that are read.
+    pub(super) fn read(&mut self, bytes: usize) -> Result<(), TooManyReadings> {
+        self.bytes += bytes;
+        if self.bytes > MOST_BYTES { Err(TooManyReadings) } else { Ok(()) }
+    }
+
+    /// Returns true if a name that was sent [may stand](names_match) for this one. Its bytes are counted if they must be read.
+    pub(super) fn is_name(&mut self, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
+        if names::begins_otherwise(sent, name) {
+            return Ok(false);
+        }
+        self.read(BYTES_OF_LOOK + sent.len())?;
+        Ok(names_match(sent, name))
     }
 
     /// Adds the values that aren't UTF-8 as servers read them that take these for Latin-1 (Mojolicious, Werkzeug).
     pub(super) fn add_latin(&mut self) -> Result<(), TooManyReadings> {
-        for place in 0..self.0.len() {
-            if let Some(value) = &self.0[place]
+        for place in 0..self.values.len() {
+            if let Some(value) = &self.values[place]
                 && str::from_utf8(value).is_err()
             {
                 self.add(from_latin(value))?;
@@ -57,20 +95,20 @@ impl<'r> Readings<'r> {
 
     /// Adds that some servers find no value, if none has been found yet.
     pub(super) fn add_missing(&mut self) {
-        if self.0.is_empty() {
-            self.0.push(None);
+        if self.values.is_empty() {
+            self.values.push(None);
         }
     }
 
     /// Returns true if no value has a byte outside ASCII.
     pub(super) fn are_ascii(&self) -> bool {
-        self.0.iter().flatten().all(|value| value.is_ascii())
+        self.values.iter().flatten().all(|value| value.is_ascii())
     }
 
     /// The values, of which there is at least one.
     pub(super) fn into_values(mut self) -> SmallVec<[Option<Cow<'r, [u8]>>; 1]> {
         self.add_missing();
-        self.0
+        self.values
     }
 }
 

@@ -15,9 +15,10 @@ pub(in crate::rules::key) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
         return true;
     }
-    if sent.is_empty() || begins_otherwise(sent, name) {
-        return false;
-    }
+    !sent.is_empty() && !begins_otherwise(sent, name) && match_loosely(sent, name)
+}
+
+fn match_loosely(sent: &[u8], name: &[u8]) -> bool {
     let has_brackets = name.contains(&b'[');
     if !has_brackets && begins_with(folded(sent), name) {
         return true;
@@ -25,8 +26,14 @@ pub(in crate::rules::key) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if (has_brackets || name.contains(&b'.')) && words_match(sent, name) {
         return true;
     }
-    let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
-    begins_with(in_fiber(folded(sent)), &name) && Decoded::form(sent).any(|byte| byte == b'[')
+    let has_bracket = || {
+        let may_have = sent.iter().any(|byte| matches!(byte, b'[' | b'%'));
+        may_have && Decoded::form(sent).any(|byte| byte == b'[')
+    };
+    has_bracket() && {
+        let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
+        begins_with(in_fiber(folded(sent)), &name)
+    }
 }
 
 /// Returns true if the name of a parameter that was sent has the letters and digits of this one, whatever else is between them:
@@ -36,7 +43,7 @@ pub(in crate::rules::key) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
     let mut wanted = name.iter().copied().filter(is_letter).peekable();
     let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
     // Without any separator, `username` isn't taken for `user[name]`.
-    if wanted.peek().is_none() || begins_otherwise(sent, name) || is_nested && sent.iter().all(is_letter) {
+    if wanted.peek().is_none() || is_first_other(sent, name) || is_nested && sent.iter().all(is_letter) {
         return false;
     }
     let mut sent = folded(sent).filter(is_letter);
@@ -45,10 +52,29 @@ pub(in crate::rules::key) fn letters_match(sent: &[u8], name: &[u8]) -> bool {
 }
 
 /// Returns true if a name that was sent begins with another letter than this one, as most do.
-fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+fn is_first_other(sent: &[u8], name: &[u8]) -> bool {
     let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric();
     let first = sent.first().filter(is_letter).zip(name.first().filter(is_letter));
     first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
+}
+
+/// Returns true if a name that was sent begins otherwise than this one behind what may stand before it, as can be seen in its first bytes,
+/// so that it [doesn't match](names_match).
+pub(super) fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+    let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
+    let stands_before = |byte: &&u8| match byte {
+        // qs passes over a word behind a bracket.
+        b'[' => !is_nested,
+        b'_' | b'.' | b'(' | b')' | b'\'' | b'"' => is_nested,
+        byte => byte.is_ascii() && is_padding(byte),
+    };
+    let first = sent.iter().take(8).find(|byte| !stands_before(byte));
+    let wanted = name.first().filter(|byte| byte.is_ascii_alphanumeric());
+    first.zip(wanted).is_some_and(|(first, wanted)| {
+        let may_be_letter =
+            matches!(first, b'%' | b'+' | b'[' | 0x80..) || first.eq_ignore_ascii_case(wanted);
+        !may_be_letter
+    })
 }
 
 /// Returns true if a name that was sent has fewer bytes than this one letters and digits, so that no server can take it for this.
@@ -112,13 +138,13 @@ fn words_match(sent: &[u8], name: &[u8]) -> bool {
         let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
         is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
     };
-    let decoded: Vec<u8> = folded(sent).collect();
+    let decoded: SmallVec<[u8; 64]> = folded(sent).collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
     };
     // qs passes over what is between brackets, and over a bracket in another.
-    let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded);
+    let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded[..]);
     let match_in_qs = |sent: &[u8]| {
         let words = sent.split(|byte| *byte == b'[').enumerate().filter_map(|(place, part)| match place {
             0 => Some(part),
@@ -156,4 +182,29 @@ fn is_padding(byte: &u8) -> bool {
 /// Returns true for what PHP takes for `_` in a name.
 fn is_blank_in_php(byte: u8) -> bool {
     matches!(byte, b'_' | b'.' | b'[' | b' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::combinations, *};
+
+    #[test]
+    fn a_name_that_begins_otherwise_does_not_match() {
+        const PARTS: [&str; 21] = [
+            "user", "id", "u", "[", "]", ".", "_", " ", ",", "?", "\"", "'", "(", "{", "%5B", "%75", "+",
+            "x", "\u{17f}", "\u{a0}", "\0",
+        ];
+        let mut others = 0;
+        for places in combinations::<4>(PARTS.len()) {
+            let sent = places.map(|place| PARTS[place]).concat();
+            for name in ["user", "user[id]", "user.id", "_user", "sid"] {
+                let (sent, name) = (sent.as_bytes(), name.as_bytes());
+                if begins_otherwise(sent, name) {
+                    others += 1;
+                    assert!(!match_loosely(sent, name), "{}", sent.escape_ascii());
+                }
+            }
+        }
+        assert!(others > 100_000, "{others}");
+    }
 }
