@@ -121,15 +121,13 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             }
         }
         // Several names may end at the same `=`, as in `[[sid=`.
-        let value = unspaced.strip_prefix(b"=").filter(|value| found != Some(value.len()));
-        let mut named = None;
-        if let Some(value) = value {
-            let sent = &rest[..rest.len() - behind.len()];
+        let mut named = unspaced.strip_prefix(b"=").filter(|value| found != Some(value.len()));
+        if named.is_some() {
             readings.look()?;
-            if is_name(readings, sent, name)? || is_name(readings, last, name)? {
-                found = Some(value.len());
-                named = Some(value);
-            }
+            let sent = &rest[..rest.len() - behind.len()];
+            let stands_for = is_name(readings, sent, name)? || is_name(readings, last, name)?;
+            named = named.filter(|_| stands_for);
+            found = named.map(<[u8]>::len).or(found);
         }
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
@@ -187,27 +185,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {
-        // Some servers drop the last byte, whatever it is.
-        for form in [value, first_pair(rest)] {
-            let inner = &form[1..];
-            let inner = &inner[..inner.len().saturating_sub(1)];
-            readings.add(inner)?;
-            readings.add(percent_decoded(inner))?;
-        }
-        // In Python, a quoted string ends at its first quote that isn't escaped, or with the value.
-        for inner in [quoted(rest), unquoted].into_iter().filter(|inner| inner.contains(&b'\\')) {
-            let unescaped = unescaped(inner);
-            // Litestar and web.py decode what Python has unquoted.
-            readings.add(percent_decoded(&unescaped).into_owned())?;
-            // Django and aiohttp take a byte that is escaped for a letter of Latin-1, and all else for UTF-8.
-            readings.add(unescaped_as(inner, |byte, text| text.extend(from_latin(&[byte]))))?;
-            readings.add(unescaped)?;
-        }
-        readings.add(quoted(rest))?;
-        if unquoted == value {
-            // Tomcat 10 takes off a quote that has no other.
-            readings.add(&value[1..])?;
-        }
+        add_quoted(readings, rest, value)?;
     } else {
         readings.add(first_word(value))?;
         readings.add(percent_decoded(first_word(value)))?;
@@ -220,6 +198,37 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         if let Some(value) = text.strip_prefix(b"j:").and_then(json) {
             readings.add(value)?;
         }
+    }
+    Ok(())
+}
+
+/// Adds what may be read in a value behind a quote: of `rest`, which begins with it, or of the whole `value`, up to the `;`.
+fn add_quoted<'r>(
+    readings: &mut Readings<'r>,
+    rest: &'r [u8],
+    value: &'r [u8],
+) -> Result<(), TooManyReadings> {
+    let unquoted = unquoted(value);
+    // Some servers drop the last byte, whatever it is.
+    for form in [value, first_pair(rest)] {
+        let inner = &form[1..];
+        let inner = &inner[..inner.len().saturating_sub(1)];
+        readings.add(inner)?;
+        readings.add(percent_decoded(inner))?;
+    }
+    // In Python, a quoted string ends at its first quote that isn't escaped, or with the value.
+    for inner in [quoted(rest), unquoted].into_iter().filter(|inner| inner.contains(&b'\\')) {
+        let unescaped = unescaped(inner);
+        // Litestar and web.py decode what Python has unquoted.
+        readings.add(percent_decoded(&unescaped).into_owned())?;
+        // Django and aiohttp take a byte that is escaped for a letter of Latin-1, and all else for UTF-8.
+        readings.add(unescaped_as(inner, |byte, text| text.extend(from_latin(&[byte]))))?;
+        readings.add(unescaped)?;
+    }
+    readings.add(quoted(rest))?;
+    if unquoted == value {
+        // Tomcat 10 takes off a quote that has no other.
+        readings.add(&value[1..])?;
     }
     Ok(())
 }
