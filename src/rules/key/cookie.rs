@@ -9,6 +9,10 @@ use super::readings::{
     without_controls, without_wide_spaces,
 };
 
+/// The bytes that a place where a name may begin counts as, beside [those that are read](Readings::read). So there are at most 4,096: browsers
+/// send up to some 200 cookies, and a value of 4 KB has up to some 1,500 such places.
+const BYTES_OF_PLACE: usize = 16;
+
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
@@ -93,7 +97,7 @@ fn add_between_commas<'r>(
     name: &[u8],
 ) -> Result<(), TooManyReadings> {
     for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
-        readings.look()?;
+        readings.read(BYTES_OF_PLACE)?;
         if let Some(split) = pair.iter().position(|byte| *byte == b'=')
             && is_name(readings, &pair[..split], name)?
         {
@@ -123,7 +127,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         // Several names may end at the same `=`, as in `[[sid=`.
         let mut named = unspaced.strip_prefix(b"=").filter(|value| found != Some(value.len()));
         if named.is_some() {
-            readings.look()?;
+            readings.read(BYTES_OF_PLACE)?;
             let sent = &rest[..rest.len() - behind.len()];
             let stands_for = is_name(readings, sent, name)? || is_name(readings, last, name)?;
             named = named.filter(|_| stands_for);

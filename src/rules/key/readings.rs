@@ -18,9 +18,8 @@ pub(crate) const MOST_READINGS: usize = 4;
 /// The most bytes of unusual names and values that are read to find them, so that a client can't make this long: servers begin a name at
 /// many places, and its value may reach to the end of the text.
 const MOST_BYTES: usize = 64 << 10;
-/// The bytes that a look for a name counts as, beside those that are read. So there are at most 4,096 looks: browsers send up to some 200
-/// cookies, and a value of 4 KB has up to some 1,500 places where a name may begin.
-const BYTES_OF_LOOK: usize = 16;
+/// The bytes that the comparison with a name that begins alike counts as, beside those of the name.
+const BYTES_OF_NAME: usize = 16;
 
 /// More readings than a limit charges, or more text than is read to find them.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,11 +60,6 @@ impl<'r> Readings<'r> {
         }
     }
 
-    /// Counts a place at which names are looked for.
-    pub(super) fn look(&mut self) -> Result<(), TooManyReadings> {
-        self.read(BYTES_OF_LOOK)
-    }
-
     /// Counts bytes that are read.
     pub(super) fn read(&mut self, bytes: usize) -> Result<(), TooManyReadings> {
         self.bytes += bytes;
@@ -77,7 +71,7 @@ impl<'r> Readings<'r> {
         if names::begins_otherwise(sent, name) {
             return Ok(false);
         }
-        self.read(BYTES_OF_LOOK + sent.len())?;
+        self.read(BYTES_OF_NAME + sent.len())?;
         Ok(names_match(sent, name))
     }
 
