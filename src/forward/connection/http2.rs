@@ -232,20 +232,15 @@ impl Future for SendingBody {
         let sent = ready!(self.poll_send(context));
         // There is nobody to tell if the stream has ended: the response says how.
         drop(sent);
+        if !self.body.is_end_stream() {
+            let rest = std::mem::replace(&mut self.body, Gathered::new(Body::Whole(None)));
+            tokio::spawn(timeout(DISCARD_WITHIN, discard(rest)));
+        }
         Poll::Ready(())
     }
 }
 
 impl SendingBody {
-    /// Resets the stream, and has the rest of the body discarded.
-    fn give_up(&mut self) {
-        // The server counts it as cancelled, too.
-        self.handle.has_ended.store(false, Relaxed);
-        self.stream.send_reset(Reason::CANCEL);
-        let rest = std::mem::replace(&mut self.body, Gathered::new(Body::Whole(None)));
-        tokio::spawn(timeout(DISCARD_WITHIN, discard(rest)));
-    }
-
     /// Sends the rest of a piece as far as the server gives room for it, so that it has given room for the whole body when that has been
     /// sent. Returns true if nothing is to be sent any more.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, h2::Error>> {
@@ -270,7 +265,9 @@ impl SendingBody {
                 }
                 let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
                 ready!(blocked.poll_useless(&self.handle, context));
-                self.give_up();
+                // The server counts it as cancelled, too.
+                self.handle.has_ended.store(false, Relaxed);
+                self.stream.send_reset(Reason::CANCEL);
                 return Poll::Ready(Ok(true));
             };
             let Some(room) = room else { return Poll::Ready(Ok(true)) };
