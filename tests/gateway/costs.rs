@@ -120,6 +120,48 @@ fn a_response_tells_what_its_request_cost() {
 }
 
 #[test]
+fn costs_that_were_not_sent_are_recorded_when_the_store_is_back() {
+    let redis = Redis::start();
+    let (reached, is_reached) = mpsc::channel();
+    let (end, ends) = tokio::sync::watch::channel(false);
+    let upstream = Upstream::start(move |request| {
+        let (reached, mut ends) = (reached.clone(), ends.clone());
+        async move {
+            let mut response = hyper::Response::new(whole("up"));
+            if request.uri().path() == "/late" {
+                reached.send(()).unwrap();
+                ends.wait_for(|ends| *ends).await.unwrap();
+                response.headers_mut().insert("x-used", "100".parse().unwrap());
+            }
+            response
+        }
+    });
+    let keys =
+        "rate = \"1000/h\"\non_failure = \"deny\"\ncost = { response_header = \"x-used\", estimate = 10 }";
+    let limit = format!("[limits.l]\nkey = \"header:x-key\"\n{keys}\n");
+    let routes = format!("{}limits = [\"l\"]\n", forward_all(&upstream.url(), ""));
+    let gateway = Gateway::start(&format!("{}{limit}{routes}", redis.store()));
+    let mut client = gateway.client();
+    client.send(b"GET /late HTTP/1.1\r\nHost: a\r\nX-Key: a\r\n\r\n");
+    is_reached.recv().unwrap();
+    redis.pause();
+    // Calls of others, which may be done later, since they were sent.
+    wait_until("the breaker opens", || {
+        gateway.ask("GET /\nx-key: b");
+        gateway.log().contains("the store fails")
+    });
+    end.send(true).unwrap();
+    assert_eq!(left(&client.answer()), 990);
+    redis.resume();
+    let mut others = 0;
+    wait_until("the cost is recorded", || {
+        let answer = gateway.ask("GET /\nx-key: a");
+        others += u64::from(answer.status == 200);
+        answer.status == 200 && left(&answer) + 10 * others == 900
+    });
+}
+
+#[test]
 fn the_estimate_must_fit_and_no_more() {
     let upstream = telling();
     let keys = "rate = \"100/h\"\ncost = { response_header = \"x-used\", estimate = 10 }";

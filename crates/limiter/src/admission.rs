@@ -133,7 +133,8 @@ impl Admission {
     }
 
     /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
-    /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
+    /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is recorded as soon as it
+    /// answers, within the limit's window. What fails while it is sent may be lost.
     ///
     /// # Examples
     ///

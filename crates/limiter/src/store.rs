@@ -232,7 +232,8 @@ impl Store {
     }
 
     /// Records the cost of a charge where it is counted, whether it fits or not, without waiting for it: the debt of a
-    /// request that has been admitted. A store that can't answer now forgets it.
+    /// request that has been admitted. A store that isn't asked now, because it fails, is told as soon as it answers, within the limit's
+    /// window. What fails while it is sent may be lost.
     pub(crate) fn record<P: Placed>(&self, mut charge: P) {
         match self {
             Self::Memory(store) => drop(store.record(&mut charge)),

@@ -276,6 +276,11 @@ impl RedisStore {
             "Times that the circuit breaker of a node has opened",
             nodes().map(|(label, shared)| (label, shared.breaker.openings())),
         );
+        page.counters(
+            "tollgate_store_costs_lost",
+            "Permits that responses have cost, and that a node may not have recorded because it failed at that moment",
+            nodes().map(|(label, shared)| (label, shared.lost.load(Relaxed))),
+        );
         page.counter(
             "tollgate_charges_left_behind",
             "Charges that stayed although their request was rejected or not decided; only with keys on several nodes",

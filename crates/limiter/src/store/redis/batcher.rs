@@ -37,14 +37,14 @@ use tokio::{
 use crate::store::script::{Call, ScriptReply};
 
 use super::{
-    Act, LANE, Lease, Operation, Reply, StoreError,
+    LANE, Lease, Operation, Reply, StoreError,
     apart::{by_algorithms, by_limits, is_of_a_command, is_of_a_key},
     breaker::{Silence, Timeouts},
     call::{self, FailedCall},
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
     node::SharedNode,
-    releases::Releases,
+    releases::{Releases, may_be_repeated},
     round_trip::CALLS_MOST,
     slots::is_redirection,
 };
@@ -387,7 +387,7 @@ impl Batcher {
 
     /// Counts a request that wasn't answered in time. Logs it now and then, with the time that a round trip takes.
     fn note_late(self: &Arc<Self>) {
-        let Some(late) = self.shared.late.note() else { return };
+        let Some(late) = self.shared.late.note(1) else { return };
         let batcher = self.clone();
         self.runtime.spawn(async move {
             let (shared, sent) = (&batcher.shared, Instant::now());
@@ -399,17 +399,18 @@ impl Batcher {
     /// Does an operation in the lane's next call, unless the server is away or too many wait.
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
         if self.shared.breaker.is_open() {
-            self.note_undone(operation);
+            self.note_undone(operation, &StoreError::Open);
         } else if let Err(operation) = self.enqueue(self.lane_of(lane, &operation), operation, None) {
-            self.note_undone(*operation);
+            self.note_undone(*operation, &StoreError::Overloaded);
         }
     }
 
-    /// Notes that an operation, for whose reply nobody waits, may not have been done. A release is repeated, and all others
-    /// are forgotten.
-    pub(super) fn note_undone(self: &Arc<Self>, operation: Operation) {
-        if let Operation::On { bucket, quota, act: Act::Release(id) } = operation {
-            self.releases.add([Lease { bucket, quota, id }], self);
+    /// Notes that an operation, for whose reply nobody waits, has failed. A release is repeated, and a cost that wasn't sent. All others
+    /// are lost.
+    pub(super) fn note_undone(self: &Arc<Self>, operation: Operation, error: &StoreError) {
+        match may_be_repeated(&operation, error) {
+            true => self.releases.add([operation], self),
+            false => self.shared.note_lost(&operation),
         }
     }
 
@@ -631,7 +632,7 @@ impl Batcher {
                 for Waiting { operation, answer, .. } in batch {
                     match answer {
                         Some(answer) => drop(answer.send(Err(error.clone()))),
-                        None => self.note_undone(operation),
+                        None => self.note_undone(operation, &error),
                     }
                 }
                 return;
@@ -640,8 +641,8 @@ impl Batcher {
         for (waiting, reply) in batch.into_iter().zip(replies) {
             let reply = reply.map_err(|text| self.failed(&waiting.operation, text));
             let Some(answer) = waiting.answer else {
-                if reply.is_err() {
-                    self.note_undone(waiting.operation);
+                if let Err(error) = reply {
+                    self.note_undone(waiting.operation, &error);
                 }
                 continue;
             };
@@ -666,7 +667,7 @@ impl Batcher {
                 replies.into_iter().flatten().for_each(|reply| self.release_leases(lane, reply));
             }
             None if nothing_ran => {}
-            None => self.releases.add(call.leases_at_most(), self),
+            None => self.releases.add(call.leases_at_most().map(Lease::release), self),
         }
         error
     }

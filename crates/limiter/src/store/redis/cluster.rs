@@ -161,14 +161,14 @@ impl Cluster {
         let Some(node) = owner.or_else(|| self.nodes.lock().values().next().cloned()) else { return };
         let (Some(cluster), Some(batcher)) = (self.me.upgrade(), node.any_batcher()) else { return };
         if node.shared.breaker.is_open() {
-            batcher.note_undone(operation);
+            batcher.note_undone(operation, &StoreError::Open);
             return;
         }
         let deadline = Instant::now() + self.round_trip.timeout();
         let sent = self.sent.clone();
         batcher.clone().runtime.spawn(async move {
-            if cluster.operate(&operation, deadline).await.is_err() {
-                batcher.note_undone(operation);
+            if let Err(error) = cluster.operate(&operation, deadline).await {
+                batcher.note_undone(operation, &error);
             }
             drop(sent);
         });

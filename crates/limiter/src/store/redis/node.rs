@@ -8,7 +8,7 @@ mod probe;
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -27,7 +27,7 @@ use crate::{metrics::Histogram, store::script::Call};
 
 use self::probe::{Probing, probe};
 use super::{
-    Operation, Reply, StoreError,
+    Act, Operation, Reply, StoreError,
     apart::Apart,
     batcher::{Batcher, Lane, SendMode},
     breaker::Breaker,
@@ -37,7 +37,7 @@ use super::{
     replicas::Replicas,
     round_trip::RoundTrip,
     self_test, sentinel,
-    trouble::{Late, Trouble},
+    trouble::{LoggedCount, Trouble},
 };
 
 /// The setting of Redis by which a thread of its own frees keys that expire.
@@ -61,7 +61,11 @@ pub(super) struct SharedNode {
     pub(super) trouble: Trouble,
     /// The round trip of all nodes of the store.
     pub(super) round_trip: Arc<RoundTrip>,
-    pub(super) late: Late,
+    /// Requests that it hasn't answered in time.
+    pub(super) late: LoggedCount,
+    /// Permits of requests that were admitted, which may not have been recorded: in all, and as the log tells them.
+    pub(super) lost: AtomicU64,
+    lost_lately: LoggedCount,
     pub(super) apart: Apart,
     /// It has answered once.
     is_met: AtomicBool,
@@ -88,7 +92,8 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, apart, is_met, batchers, replicas) = Default::default();
+        let (breaker, late, lost, lost_lately) = Default::default();
+        let (apart, is_met, batchers, replicas) = Default::default();
         let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let shared = SharedNode {
@@ -100,6 +105,8 @@ impl Node {
             trouble,
             round_trip,
             late,
+            lost,
+            lost_lately,
             apart,
             is_met,
             calls,
@@ -322,6 +329,19 @@ impl SharedNode {
             "the store answers late: {requests} requests were decided without it, as `store.timeout` is {timeout:?}; \
              a round trip takes {takes}, and took {lately:.1?} at most in calls that were answered"
         );
+    }
+
+    /// Counts the cost of a request that was admitted, if the operation would have recorded one. Logs it now and then.
+    pub(super) fn note_lost(&self, operation: &Operation) {
+        let Operation::On { act: Act::Record(cost), .. } = operation else { return };
+        self.lost.fetch_add((*cost).into(), Relaxed);
+        if let Some(permits) = self.lost_lately.note((*cost).into()) {
+            let server = &self.name;
+            tracing::warn!(
+                server,
+                "the store failed while it recorded costs of responses: up to {permits} permits aren't counted"
+            );
+        }
     }
 
     /// Returns true if the node answers, as far as is known.

@@ -1,4 +1,4 @@
-//! Releases of leases that the server hasn't confirmed.
+//! Releases of leases that the server hasn't confirmed, and costs that weren't sent to it.
 //!
 //! An unreleased lease takes up its limit until it ends by itself. If releases were lost in an outage, a limit could stay full after
 //! Redis is back. A release names its lease and may be done twice: it is sent until it is done, for at most twice the time that a
@@ -6,6 +6,9 @@
 //!
 //! Releases go by the thread's connection, so that a server that stood still runs the call first. If the connection was replaced
 //! meanwhile, the call may still arrive later, and then its leases end by themselves.
+//!
+//! A cost of a request that was admitted mustn't be recorded twice. So it is sent again only if it certainly wasn't sent before, since
+//! the breaker was open or too many operations waited, and within the limit's window.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -13,96 +16,123 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::{LANE, Lease, Reply, StoreError, batcher::Batcher};
+use super::{Act, LANE, Operation, Reply, StoreError, batcher::Batcher};
 
-/// Leases of a thread that are kept here. What is more ends by itself.
-const LEASES_MOST: usize = 65_536;
+/// Operations of a thread that are kept here. What is more is lost: leases end by themselves.
+const KEPT_MOST: usize = 65_536;
 /// The time between attempts.
 const REPEAT_EVERY: Duration = Duration::from_millis(100);
-/// Releases in an attempt, which leave room for requests among what waits.
+/// Operations in an attempt, which leave room for requests among what waits.
 const REPEATED_MOST: usize = 1_024;
 
-/// The leases of a thread that are still to be released.
+/// The operations of a thread that are still to be done.
 #[derive(Default)]
 pub(super) struct Releases(Mutex<Pending>);
 
 #[derive(Default)]
 struct Pending {
-    leases: VecDeque<Unreleased>,
-    /// A task repeats their releases.
+    operations: VecDeque<Repeated>,
+    /// A task repeats them.
     is_repeated: bool,
 }
 
-/// A lease that nobody uses.
-struct Unreleased {
-    lease: Lease,
-    /// The time by which it has ended by itself, even if a call that waits at the server has yet to grant it.
-    repeated_until: Instant,
+/// An operation that is to be done, for whose reply nobody waits.
+struct Repeated {
+    operation: Operation,
+    /// The time by which it has no effect any more: the lease has ended by itself, or the cost is out of its window.
+    until: Instant,
+}
+
+impl Repeated {
+    /// Returns a release or a cost, to be done for as long as it has an effect.
+    fn from_now(operation: Operation) -> Option<Self> {
+        let Operation::On { quota, act, .. } = &operation else { return None };
+        let window = Duration::from_micros(quota.window_us);
+        let lasts = match act {
+            // A call that waits at the server may grant the lease later.
+            Act::Release(_) => 2 * window,
+            _ => window,
+        };
+        Some(Self { until: Instant::now() + lasts, operation })
+    }
 }
 
 impl Releases {
-    /// Returns true if no release is pending.
+    /// Returns true if nothing is pending.
     pub(super) fn are_done(&self) -> bool {
         !self.0.lock().is_repeated
     }
 
-    /// Has leases released later.
-    pub(super) fn add(&self, leases: impl IntoIterator<Item = Lease>, batcher: &Arc<Batcher>) {
-        let now = Instant::now();
-        let unreleased = leases.into_iter().map(|lease| {
-            let repeated_until = now + 2 * Duration::from_micros(lease.quota.window_us);
-            Unreleased { lease, repeated_until }
-        });
+    /// Has operations done later.
+    pub(super) fn add(&self, operations: impl IntoIterator<Item = Operation>, batcher: &Arc<Batcher>) {
         let mut pending = self.0.lock();
-        pending.keep(unreleased);
-        if !pending.leases.is_empty() && !pending.is_repeated {
+        pending.keep(operations.into_iter().filter_map(Repeated::from_now), batcher);
+        if !pending.operations.is_empty() && !pending.is_repeated {
             pending.is_repeated = true;
             batcher.runtime.spawn(repeat(batcher.clone()));
         }
     }
 
-    /// Takes the next leases to release. If there are none, the task that asks ends.
-    fn next(&self) -> Vec<Unreleased> {
+    /// Takes the next operations. If there are none, the task that asks ends.
+    fn next(&self) -> Vec<Repeated> {
         let mut pending = self.0.lock();
-        let count = pending.leases.len().min(REPEATED_MOST);
+        let count = pending.operations.len().min(REPEATED_MOST);
         pending.is_repeated = count > 0;
-        pending.leases.drain(..count).collect()
+        pending.operations.drain(..count).collect()
     }
 }
 
 impl Pending {
-    fn keep(&mut self, leases: impl Iterator<Item = Unreleased>) {
-        let room = LEASES_MOST.saturating_sub(self.leases.len());
-        self.leases.extend(leases.take(room));
+    fn keep(&mut self, operations: impl Iterator<Item = Repeated>, batcher: &Batcher) {
+        for repeated in operations {
+            match self.operations.len() < KEPT_MOST {
+                true => self.operations.push_back(repeated),
+                false => batcher.shared.note_lost(&repeated.operation),
+            }
+        }
     }
 }
 
-/// Releases leases until none is left. An attempt takes as long as the slowest server, at most the store's timeout. Ends when the store is dropped. In a Cluster, releases of a node that was removed go on
-/// through the others.
+/// Does operations until none is left. An attempt takes as long as the slowest server, at most the store's timeout. Ends when the store is
+/// dropped. In a Cluster, those of a node that was removed go on through the others.
 async fn repeat(batcher: Arc<Batcher>) {
     loop {
         sleep(REPEAT_EVERY).await;
         let has_store = batcher.shared.cluster().is_some() || Arc::strong_count(&batcher) > 1;
-        let leases = batcher.releases.next();
-        if leases.is_empty() || !has_store {
+        let operations = batcher.releases.next();
+        if operations.is_empty() || !has_store {
             return;
         }
-        let attempts = join_all(leases.iter().map(|Unreleased { lease, .. }| release(&batcher, lease))).await;
+        let attempts = operations.iter().map(|Repeated { operation, .. }| attempt(&batcher, operation));
+        let attempts = join_all(attempts).await;
         let now = Instant::now();
-        let is_left = |(unreleased, attempt): &(Unreleased, Result<Reply, StoreError>)| {
-            attempt.is_err() && unreleased.repeated_until > now
-        };
-        let kept = leases.into_iter().zip(attempts).filter(is_left);
-        batcher.releases.0.lock().keep(kept.map(|(unreleased, _)| unreleased));
+        let kept = operations.into_iter().zip(attempts).filter_map(|(repeated, attempt)| {
+            let error = attempt.err()?;
+            if repeated.until > now && may_be_repeated(&repeated.operation, &error) {
+                return Some(repeated);
+            }
+            batcher.shared.note_lost(&repeated.operation);
+            None
+        });
+        batcher.releases.0.lock().keep(kept, &batcher);
     }
 }
 
-async fn release(batcher: &Arc<Batcher>, lease: &Lease) -> Result<Reply, StoreError> {
-    let release = lease.clone().release();
+/// Returns true if an operation that failed with this error may be done again: a release anyway, and a cost that wasn't sent.
+pub(super) fn may_be_repeated(operation: &Operation, error: &StoreError) -> bool {
+    let is_unsent = matches!(error, StoreError::Open | StoreError::Overloaded);
+    match operation {
+        Operation::On { act: Act::Release(_), .. } => true,
+        Operation::On { act: Act::Record(_), .. } => is_unsent,
+        _ => false,
+    }
+}
+
+async fn attempt(batcher: &Arc<Batcher>, operation: &Operation) -> Result<Reply, StoreError> {
     let deadline = Instant::now() + batcher.shared.timeout;
     match batcher.shared.cluster() {
-        Some(cluster) => cluster.operate(&release, deadline).await,
+        Some(cluster) => cluster.operate(operation, deadline).await,
         None if batcher.shared.breaker.is_open() => Err(StoreError::Open),
-        None => batcher.clone().operate(batcher.deadlines(), LANE, release, deadline)?.await,
+        None => batcher.clone().operate(batcher.deadlines(), LANE, operation.clone(), deadline)?.await,
     }
 }
