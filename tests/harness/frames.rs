@@ -29,6 +29,7 @@ pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const PROTOCOL_ERROR: u32 = 1;
 pub(crate) const INTERNAL_ERROR: u32 = 2;
 pub(crate) const REFUSED_STREAM: u32 = 7;
+pub(crate) const HTTP_1_1_REQUIRED: u32 = 13;
 pub(crate) const CANCEL: u32 = 8;
 pub(crate) const COMPRESSION_ERROR: u32 = 9;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;

@@ -26,7 +26,10 @@ use hyper::{
     http::uri::{Authority, PathAndQuery, Scheme},
 };
 use percent_encoding::{AsciiSet, utf8_percent_encode};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout, timeout_at},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
 use tollgate_routing::{path::is_escape, template::NOT_IN_URLS};
@@ -192,10 +195,21 @@ impl Http2 {
             return response.await;
         }
         upload.is_open = true;
-        let upload = AbortOnDropHandle::new(tokio::spawn(upload));
+        let (has_response, response_came) = oneshot::channel();
+        let mut upload = AbortOnDropHandle::new(tokio::spawn(async move {
+            let rest = upload.await;
+            if !rest.is_end_stream() && response_came.await.is_ok() {
+                let _ = timeout(DISCARD_WITHIN, discard(rest)).await;
+            }
+        }));
         let answered = response.await;
         if answered.is_ok() {
+            let _ = has_response.send(());
             upload.detach();
+        } else {
+            // Without a response, the client's connection ends as soon as the body is dropped.
+            upload.abort();
+            let _ = (&mut upload).await;
         }
         answered
     }
@@ -225,22 +239,25 @@ struct SendingBody {
     handle: Arc<Http2Handle>,
 }
 
+/// Ends with the rest of the body, if the server doesn't take all of it.
 impl Future for SendingBody {
-    type Output = ();
+    type Output = Gathered<Body>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let sent = ready!(self.poll_send(context));
         // There is nobody to tell if the stream has ended: the response says how.
         drop(sent);
-        if !self.body.is_end_stream() {
-            let rest = std::mem::replace(&mut self.body, Gathered::new(Body::Whole(None)));
-            tokio::spawn(timeout(DISCARD_WITHIN, discard(rest)));
-        }
-        Poll::Ready(())
+        Poll::Ready(std::mem::replace(&mut self.body, Gathered::new(Body::Whole(None))))
     }
 }
 
 impl SendingBody {
+    /// Resets the stream. The server counts it as cancelled, too.
+    fn cancel(&mut self) {
+        self.handle.has_ended.store(false, Relaxed);
+        self.stream.send_reset(Reason::CANCEL);
+    }
+
     /// Sends the rest of a piece as far as the server gives room for it, so that it has given room for the whole body when that has been
     /// sent. Returns true if nothing is to be sent any more.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, h2::Error>> {
@@ -265,9 +282,7 @@ impl SendingBody {
                 }
                 let blocked = self.blocked.get_or_insert_with(|| Blocked::begin(&self.handle.streams));
                 ready!(blocked.poll_useless(&self.handle, context));
-                // The server counts it as cancelled, too.
-                self.handle.has_ended.store(false, Relaxed);
-                self.stream.send_reset(Reason::CANCEL);
+                self.cancel();
                 return Poll::Ready(Ok(true));
             };
             let Some(room) = room else { return Poll::Ready(Ok(true)) };
@@ -288,7 +303,7 @@ impl SendingBody {
                 return Poll::Ready(self.stream.send_data(Bytes::new(), true));
             };
             let Ok(frame) = frame else {
-                self.stream.send_reset(Reason::CANCEL);
+                self.cancel();
                 return Poll::Ready(Ok(()));
             };
             match frame.into_data() {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
+use h2::{Reason, RecvStream};
 use http_body::{Frame, SizeHint};
 use hyper::HeaderMap;
 use parking_lot::Mutex;
@@ -174,7 +174,7 @@ impl ReceivedBody {
 
     /// Returns the next frame. Only END_STREAM ends the body (RFC 9113, section 8.1).
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(self.received.lock().poll_frame(context)?);
+        let frame = ready!(self.received.lock().poll_frame(context).map_err(behind_head)?);
         let received = frame.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
         self.left = self.left.map(|left| left.saturating_sub(received as u64));
         let trailers = frame.as_ref().and_then(Frame::trailers_ref);
@@ -192,5 +192,14 @@ impl ReceivedBody {
     /// Returns the length of the rest, if it is known.
     pub fn size_hint(&self) -> SizeHint {
         self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Returns the error of a response whose head has been received. HTTP/2 clients get its code if that says why the server gave up. With
+/// others they would take the part that they have for the whole (NO_ERROR), or send the request again.
+fn behind_head(error: h2::Error) -> BoxError {
+    match error.reason() {
+        Some(Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::INTERNAL_ERROR) => error.into(),
+        _ => format!("the server ended the response: {error}").into(),
     }
 }
