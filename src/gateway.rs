@@ -121,8 +121,9 @@ impl Gateway {
             body.allow_silence();
         }
         tunnel::mark_if_requested(&mut parts, !body.is_end_stream());
-        if parts.version == Version::HTTP_2 {
-            headers::from_http2(&mut parts.headers);
+        match parts.version {
+            Version::HTTP_2 => headers::from_http2(&mut parts.headers),
+            _ => headers::join_cookie(&mut parts.headers),
         }
         let Exchange { gateway, facts } = &mut *exchange;
         gateway.remove_unforwarded(peer, &mut parts.headers);

@@ -8,6 +8,8 @@ use hyper::{
     http::request::Parts,
 };
 
+use crate::forward::headers::join_cookie;
+
 /// A made-up request.
 #[derive(Debug)]
 pub struct Question {
@@ -37,6 +39,7 @@ impl Question {
             let (name, value) = read_header(line)?;
             fields.append(name, value);
         }
+        join_cookie(&mut fields);
         if let Some(authority) = uri.authority().filter(|_| !fields.contains_key(HOST)) {
             let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
             fields.insert(HOST, host);

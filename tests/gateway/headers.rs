@@ -67,6 +67,15 @@ fn fields_go_on_with_their_duplicates_and_in_their_order() {
     assert_eq!(lines(&request, "host"), ["tollgate.test"]);
 }
 
+/// Servers would join them with a comma, which a value may contain.
+#[test]
+fn lines_of_cookie_are_joined() {
+    let (gateway, requests) = recording("");
+    gateway.ask("GET /\nCookie: a=b\nCookie: c\nCookie:\nX: y\nCookie: d=e");
+    let request = requests.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(lines(&request, "cookie"), ["a=b; c; d=e"]);
+}
+
 #[test]
 fn hop_by_hop_fields_stay_behind_in_both_directions() {
     const HOP_BY_HOP: &str = "Connection: x-named, keep-alive\nX-Named: 1\nConnection: X-Other\nX-Other: 2\n\
