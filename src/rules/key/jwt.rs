@@ -26,8 +26,8 @@ use self::lenient::rewritten;
 
 /// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
-/// The most texts of a request that are verified as rewritten tokens.
-const MOST_REWRITTEN: usize = 12;
+/// The most signatures of a request that are checked.
+const MOST_CHECKED: usize = 12;
 /// The most keys that are tried for a token. Several may fit one that doesn't name its key.
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
@@ -87,17 +87,16 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token, or else what lenient decoders read in it, of which at most `left` texts are verified.
+    /// Verifies a token, or else what lenient decoders read in it. At most as many signatures are checked as are `left`.
     fn verify_leniently(&self, token: &[u8], left: &mut usize) -> Verified {
-        let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
-        if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys) {
+        let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token, left));
+        if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys | Verified::Several) {
             return verified;
         }
         for token in rewritten(token) {
-            let Some(fewer) = left.checked_sub(1) else { return Verified::Several };
-            *left = fewer;
-            match self.verify(&token) {
+            match self.verify(&token, left) {
                 Verified::Valid { claims, .. } => return Verified::Valid { claims, flaw: Some(NOT_BEARER) },
+                Verified::Several => return Verified::Several,
                 // Other keys may be fetched, by which it is valid.
                 unknown @ (Verified::KeyUnknown | Verified::WithoutKeys) => verified = unknown,
                 _ => {}
@@ -106,8 +105,8 @@ impl Verifier {
         verified
     }
 
-    /// Verifies a token.
-    fn verify(&self, token: &str) -> Verified {
+    /// Verifies a token, and counts its checks down from those that are `left`.
+    fn verify(&self, token: &str, left: &mut usize) -> Verified {
         if token.len() > LONGEST_TOKEN {
             return Verified::Invalid("it is too long");
         }
@@ -131,6 +130,8 @@ impl Verifier {
         let fits = |key: &&VerificationKey| key.validation.algorithms.contains(&header.alg) && is_named(key);
         let mut fault = None;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
+            let Some(fewer) = left.checked_sub(1) else { return Verified::Several };
+            *left = fewer;
             match decode(token, &key.decoding, &key.validation) {
                 Ok(token) => return Verified::Valid { flaw: untimely(&token.claims), claims: token.claims },
                 // Only the key that signed a token tells what else is wrong with it.
