@@ -289,10 +289,10 @@ fn values<'r>(
             Some(sent) => return shown_values(field_value(sent)?),
             None => None,
         },
-        KeyPart::Cookie(name) => {
-            let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
-            return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
-        }
+        KeyPart::Cookie(name) => match single(subject.headers, &header::COOKIE)? {
+            Some(line) => return shown_values(cookie::cookie(line, name)?),
+            None => None,
+        },
         KeyPart::Query(name) => {
             let readings = query::parameter(subject.query, subject.queries_in_path, name)?;
             let has_query = !subject.query.is_empty() || !subject.queries_in_path.is_empty();

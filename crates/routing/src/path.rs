@@ -100,8 +100,9 @@ fn canonical(path: &str, keeps_empty: bool) -> String {
 
 /// The most [`readings`] of a path. It bounds what a request costs.
 const MOST_PATHS: usize = 32;
-/// The length in bytes of the longest path whose readings are looked for, and of all paths that are made to find them.
+/// The length in bytes of the longest path whose readings are looked for.
 const LONGEST: usize = 2 << 10;
+/// The bytes of all paths that are made to find them.
 const MOST_BYTES: usize = 8 << 10;
 
 /// A path has too many readings, or is too long to find them.

@@ -1,4 +1,4 @@
-//! Reads the file with the known keys of a limit, and finds overrides and exemptions of credentials that no request has.
+//! Reads the file with the known keys of a limit, and finds overrides and exemptions that never apply.
 
 use std::ops::Range;
 

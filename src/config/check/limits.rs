@@ -101,6 +101,7 @@ impl Check<'_, '_> {
         let known_keys = self.known_keys(&span, &limit, &key);
         match &known_keys {
             Some(known) => self.warn_of_unknown_keys(&limit.overrides, &limit.exempt, &key, known),
+            None if limit.keys_file.is_some() => {}
             None => self.warn_of_credentials(&limit.overrides, &limit.exempt, &key),
         }
         let exempt = self.exemptions(limit.exempt, &key, prefixes);

@@ -5,26 +5,24 @@ use std::iter;
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Readings, TooManyReadings, form_decoded, from_latin, names_match, percent_decoded, unquoted,
+    Readings, TooManyReadings, compare, form_decoded, from_latin, names_match, percent_decoded, unquoted,
     without_controls, without_wide_spaces,
 };
 
-/// The bytes that a place where a name may begin counts as, beside [those that are read](Readings::read). So there are at most 4,096: browsers
-/// send up to some 200 cookies, and a value of 4 KB has up to some 1,500 such places.
-const BYTES_OF_PLACE: usize = 16;
+/// The bytes that looking at a place where a name may begin counts as, so that there are at most 8,192. JSON of 8 KB has some 3,000.
+const BYTES_OF_PLACE: usize = 8;
 
-/// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
+/// Reads a cookie from the line of `Cookie`, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
-/// of quotes. Beside these are read: names that [match loosely](is_name), pairs that end at white space and
+/// of quotes. Beside these are read: names that [match loosely](compare_name), pairs that end at white space and
 /// quotes with escapes (Python), a leading quote alone (npm's cookie), percent-decoded values (PHP, Rack, Express), and
 /// JSON (Express).
-pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>, TooManyReadings> {
+pub(super) fn cookie<'r>(line: &'r [u8], name: &str) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
     let mut readings = Readings::default();
     let mut is_plain = true;
-    for pair in lines.iter().flat_map(|line| line.split(|byte| *byte == b';')) {
-        let pair = pair.trim_ascii();
+    for pair in line.split(|byte| *byte == b';').map(<[u8]>::trim_ascii) {
         let split = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
         let (sent, value) = (pair[..split].trim_ascii_end(), pair.get(split + 1..).unwrap_or_default());
         if sent == name && split < pair.len() {
@@ -36,34 +34,35 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         } else {
             let is_token = || last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain = is_plain
-                && !is_name(&mut readings, sent, name)?
+                && !compare_name(sent, name).0
                 && !has_separator(pair)
                 && is_token()
                 && !begins_by_rfc_2109(pair);
         }
     }
     if !is_plain {
-        for line in lines {
-            add_unusual(&mut readings, line, name)?;
-            if begins_by_rfc_2109(line.trim_ascii()) {
-                add_between_commas(&mut readings, line, name)?;
-            }
+        add_unusual(&mut readings, line, name)?;
+        if begins_by_rfc_2109(line.trim_ascii()) {
+            add_between_commas(&mut readings, line, name)?;
         }
         readings.add_latin()?;
     }
     Ok(readings)
 }
 
-/// Returns true if some servers take the name of a cookie for the one that a limit reads: as any [name](names_match), in quotes
-/// (Werkzeug 1), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
-fn is_name(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
+/// [Compares](compare) the name of a cookie as some servers read it: in quotes (Werkzeug 1), with a quote behind it (Jetty's
+/// `RFC6265_LEGACY`), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
+fn compare_name(sent: &[u8], name: &[u8]) -> (bool, usize) {
     let sent = unquoted(sent);
-    let behind_prefix = sent.strip_prefix(b"__Host-").or(sent.strip_prefix(b"__Secure-"));
-    Ok(readings.is_name(sent, name)?
-        || match behind_prefix {
-            Some(sent) => readings.is_name(sent, name)?,
-            None => false,
-        })
+    let sent = sent.strip_suffix(b"\"").unwrap_or(sent);
+    let (matches, read) = compare(sent, name);
+    match sent.strip_prefix(b"__Host-").or(sent.strip_prefix(b"__Secure-")) {
+        Some(sent) if !matches => {
+            let (matches, more) = compare(sent, name);
+            (matches, read + more)
+        }
+        _ => (matches, read),
+    }
 }
 
 /// Returns true if a text contains a byte behind which some servers begin another pair: white space, one that isn't
@@ -74,6 +73,12 @@ fn has_separator(text: &[u8]) -> bool {
 
 fn ends_value(byte: &u8) -> bool {
     matches!(byte, b'"' | b',' | b'[' | b'\\' | b']' | 0x7F..)
+}
+
+/// Returns true for the bytes that end a value and mean nothing before a name. A bracket may stand for a dot, and others begin a letter that
+/// may be [taken for another one](compare): U+0130, U+0131, U+017F and U+212A.
+fn means_nothing(byte: &u8) -> bool {
+    matches!(byte, b',' | 0x80..) && !matches!(byte, 0xC4 | 0xC5 | 0xE2)
 }
 
 /// Returns the name behind the last character that can't be part of one (RFC 9110, section 5.6.2). WebOb and ASP.NET Core
@@ -99,7 +104,7 @@ fn add_between_commas<'r>(
     for pair in line.split(|byte| matches!(byte, b';' | b',')).map(<[u8]>::trim_ascii) {
         readings.read(BYTES_OF_PLACE)?;
         if let Some(split) = pair.iter().position(|byte| *byte == b'=')
-            && is_name(readings, &pair[..split], name)?
+            && readings.compared(compare_name(&pair[..split], name))?
         {
             add_values(readings, &pair[split + 1..])?;
         }
@@ -108,46 +113,62 @@ fn add_between_commas<'r>(
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
-    let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
-    let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
-    let (mut rest, mut found) = (line, None);
-    // `behind` is the text after the name, `unspaced` that without its leading spaces, and `last` the name's last token. They stay
+    let mut rest = line;
+    while !rest.is_empty() {
+        let pair = first_pair(rest);
+        if let Some(last) = pair.iter().rposition(|byte| *byte == b'=') {
+            add_of_pair(readings, rest, last, name)?;
+        }
+        rest = rest.get(pair.len() + 1..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Adds what may be read in the first pair of a text, whose `last` equals sign is at this place. A value in quotes may reach beyond the
+/// pair.
+fn add_of_pair<'r>(
+    readings: &mut Readings<'r>,
+    text: &'r [u8],
+    last: usize,
+    name: &[u8],
+) -> Result<(), TooManyReadings> {
+    let ends_name = |byte: &u8| *byte == b'=' || byte.is_ascii_whitespace();
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || ends_value(byte);
+    let mut rest = text.trim_ascii_start();
+    let mut spaced = behind_spaced(rest, name);
+    // `behind` is the text after the name, `unspaced` that without its leading spaces, and `token` the name's last one. They stay
     // valid while `rest` begins within the name, so each byte is read once however many quotes stand before it.
-    let (mut behind, mut unspaced, mut last) = (rest, rest, rest);
-    while let Some(start) = rest.iter().position(|byte| !ends_pair(byte)) {
-        rest = &rest[start..];
+    let (mut behind, mut unspaced, mut token) = (rest, rest, rest);
+    while rest.len() >= text.len() - last {
         if rest.len() <= behind.len() {
             let end = rest.iter().position(ends_name).unwrap_or(rest.len());
             behind = &rest[end..];
-            last = last_token(&rest[..end]);
+            token = last_token(&rest[..end]);
             if behind.len() <= unspaced.len() {
                 unspaced = behind_spaces(behind);
             }
         }
-        // Several names may end at the same `=`, as in `[[sid=`.
-        let mut named = unspaced.strip_prefix(b"=").filter(|value| found != Some(value.len()));
+        let mut named = unspaced.strip_prefix(b"=");
         if named.is_some() {
             readings.read(BYTES_OF_PLACE)?;
             let sent = &rest[..rest.len() - behind.len()];
-            let stands_for = is_name(readings, sent, name)? || is_name(readings, last, name)?;
+            let stands_for = readings.compared(compare_name(sent, name))?
+                || token.len() < sent.len() && readings.compared(compare_name(token, name))?;
             named = named.filter(|_| stands_for);
-            found = named.map(<[u8]>::len).or(found);
         }
-        let begins_pair =
-            line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
-        let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
-        for value in [named, spaced].into_iter().flatten() {
+        for value in [named, spaced.take()].into_iter().flatten() {
             readings.add_missing();
             add_values(readings, value)?;
         }
         // ASP.NET Core looks for a name behind the `=` of a name that isn't a token.
-        if last.is_empty() && behind.starts_with(b"=") {
-            rest = &behind[1..];
-            continue;
-        }
-        let ends = |byte: &u8| ends_pair(byte) || ends_value(byte);
-        let end = rest.iter().skip(1).position(ends).map_or(rest.len(), |end| end + 1);
-        rest = &rest[end..];
+        rest = if token.is_empty() && behind.starts_with(b"=") {
+            &behind[1..]
+        } else {
+            let start = rest.iter().position(|byte| !means_nothing(byte)).unwrap_or(rest.len()).max(1);
+            let end = rest[start..].iter().position(ends).map_or(rest.len(), |end| start + end);
+            &rest[end..]
+        };
+        rest = rest.trim_ascii_start();
     }
     Ok(())
 }
@@ -173,12 +194,12 @@ fn behind_spaces(text: &[u8]) -> &[u8] {
 /// Adds what may be read in a line behind the `=` of a cookie.
 fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), TooManyReadings> {
     let value = first_pair(rest).trim_ascii();
-    readings.read(value.len())?;
+    readings.read_value(value)?;
     let unquoted = unquoted(value);
-    for text in iter::once(unquoted).chain(Some(value).filter(|value| unquoted != *value)) {
+    for text in [unquoted, value] {
         readings.add(text)?;
         let percent = percent_decoded(text);
-        let form = Some(form_decoded(text)).filter(|_| text.contains(&b'+'));
+        let form = text.contains(&b'+').then(|| form_decoded(text));
         // Rust's cookie takes off quotes that are percent-encoded, too.
         let in_quotes = self::unquoted(&percent);
         for decoded in iter::once(&percent).chain(&form) {
@@ -325,7 +346,7 @@ mod tests {
     /// A cookie's values as text.
     fn read(line: &str) -> Option<Vec<Option<String>>> {
         let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
-        let readings = cookie(&[line.as_bytes()], "sid").ok()?;
+        let readings = cookie(line.as_bytes(), "sid").ok()?;
         Some(readings.into_values().into_iter().map(text).collect())
     }
 
@@ -341,10 +362,10 @@ mod tests {
             // With a value, and with whatever else.
             let begin = if places[0] % 2 == 0 { "sid=" } else { "" };
             let line = begin.to_owned() + &places.map(|place| PARTS[place]).concat();
-            if let Ok(fast) = cookie(&[line.as_bytes()], "sid") {
+            if let Ok(fast) = cookie(line.as_bytes(), "sid") {
                 let fast = fast.into_values();
                 borrowed += usize::from(matches!(fast[..], [Some(Cow::Borrowed(_))]));
-                let mut all = cookie(&[line.as_bytes()], "sid").unwrap();
+                let mut all = cookie(line.as_bytes(), "sid").unwrap();
                 assert_eq!(add_unusual(&mut all, line.as_bytes(), b"sid"), Ok(()), "{line}");
                 assert_eq!(all.into_values(), fast, "{line}");
             }
@@ -355,7 +376,7 @@ mod tests {
     #[test]
     fn plain_values_are_borrowed() {
         for line in ["sid=k1", "a=%20; sid=AbC/c==; b=\"x\"", "a=b; sid=k1; sid=k1"] {
-            let values = cookie(&[line.as_bytes()], "sid").unwrap().into_values();
+            let values = cookie(line.as_bytes(), "sid").unwrap().into_values();
             assert!(matches!(&values[..], [Some(Cow::Borrowed(_))]), "{line}");
         }
     }
@@ -377,22 +398,41 @@ mod tests {
     #[test]
     fn names_are_looked_for_at_few_places() {
         let line = |unit: &str, count: usize| format!("sid=k1; a=\"b\"; {}", unit.repeat(count));
-        for (unit, count, is_read) in [("x=],", 2_000, true), ("x=],", 2_100, false), ("x=1; ", 4_200, false)]
+        for (unit, count, is_read) in
+            [("x=,", 8_100, true), ("x=,", 8_300, false), ("s=,", 2_000, true), ("s=,", 2_600, false)]
         {
             assert_eq!(read(&line(unit, count)).is_some(), is_read, "{unit}");
         }
-        // A value of 4 KB in JSON, as browsers send it
-        let members = "\"some\":\"value\",".repeat(130);
-        assert!(read(&format!("sid=k1; a={{{members}\"u\":\"/a?b=c\",{members}\"i\":\"YQ==\"}}")).is_some());
         // Without anything unusual, they are only compared with the name.
-        assert!(read(&format!("sid=k1; {}", "x=1; ".repeat(4_000))).is_some());
+        for name in ["x", "s"] {
+            assert!(read(&format!("sid=k1; {}", format!("{name}=1; ").repeat(6_000))).is_some());
+        }
+    }
+
+    /// A cookie of 8 KB as browsers and js-cookie send it.
+    #[test]
+    fn json_in_another_cookie_is_read() {
+        for member in [
+            "\"some\":\"value\",",
+            "\"sid\":\"sid\",",
+            "%22some%22:[%22product-4711%22]%2C",
+            "\"Größe\":\"für\",",
+            "\"размер\":\"большой\",",
+            "sku-1,",
+        ] {
+            let members = member.repeat((8 << 10) / member.len());
+            for end in ["", "=="] {
+                let line = format!("sid=k1; a={{{members}{end}}}");
+                assert_eq!(read(&line), Some(vec![Some("k1".to_owned())]), "{member}");
+            }
+        }
     }
 
     /// Django writes `"jos\351"` for `josé`, and Flask `"jos\303\251"`.
     #[test]
     fn letters_outside_ascii_have_the_spellings_of_both_charsets() {
         let is_read = |line: &[u8], value: &str| {
-            cookie(&[line], "sid").unwrap().into_values().contains(&Some(value.as_bytes().into()))
+            cookie(line, "sid").unwrap().into_values().contains(&Some(value.as_bytes().into()))
         };
         for line in [
             &b"sid=\"jos\\351\""[..],
@@ -406,7 +446,7 @@ mod tests {
         assert!(is_read(b"sid=\"jos\\303\\251\"", "josÃ©"));
         assert!(!is_read("sid=josé".as_bytes(), "josÃ©"));
         // No server writes both.
-        assert!(cookie(&["sid=\"é\\351\"".as_bytes()], "sid").is_err());
+        assert!(cookie("sid=\"é\\351\"".as_bytes(), "sid").is_err());
         // As Django writes a name with a space.
         assert!(is_read(b"sid=\"jos\\351 l\\363pez\"", "josé lópez"));
     }
@@ -421,7 +461,7 @@ mod tests {
             ("a+b=k1; a.b=r", vec![None, Some("k1"), Some("r")]),
             ("x a b=k1; a\tb=k1; a  b=k1", vec![None]),
         ] {
-            let readings = cookie(&[line.as_bytes()], "a_b").unwrap().into_values();
+            let readings = cookie(line.as_bytes(), "a_b").unwrap().into_values();
             let expected: Vec<_> = expected.iter().map(|value| value.map(str::as_bytes)).collect();
             assert_eq!(readings.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{line}");
         }
@@ -462,6 +502,7 @@ mod tests {
             // Names
             ("s%69d=k1; sid=r", &[Some("r"), Some("k1")]),
             ("s%69d=k1", &[None, Some("k1")]),
+            ("s\u{130}d=k1; s%C4%B1d=r", &[None, Some("k1"), Some("r")]),
             ("SID=k1", &[None, Some("k1")]),
             ("sid[]=k1", &[None, Some("k1")]),
             (",sid=k1", &[None, Some("k1")]),
@@ -469,6 +510,7 @@ mod tests {
             ("sid \u{a0}=k1", &[None, Some("k1")]),
             ("sid=r; __Host-sid=k1", &[Some("r"), Some("k1")]),
             ("\"sid\"=k1", &[None, Some("k1")]),
+            ("sid\"=k1", &[None, Some("k1")]),
             ("__Secure-sid=k1", &[None, Some("k1")]),
             // Pairs
             ("a=1 sid=k1", &[None, Some("k1")]),

@@ -4,11 +4,11 @@ use std::iter;
 
 use super::readings::{
     Decoded, Readings, TooManyReadings, form_decoded, has_invalid_escape, is_shorter, letters_match,
-    percent_decoded, without_blanks, without_controls,
+    names_match, percent_decoded, without_blanks, without_controls,
 };
 
-/// The bytes that a pair counts as, beside [those that are read](Readings::read). So there are at most 512.
-const BYTES_OF_PAIR: usize = 128;
+/// The bytes that looking at a pair counts as, so that there are at most 2,048. Shorter names than the parameter's don't count.
+const BYTES_OF_PAIR: usize = 32;
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
@@ -40,7 +40,7 @@ pub(super) fn parameter<'r>(
         } else {
             // Behind an empty name, Netty and Spring WebFlux begin the next.
             let is_name_empty = sent.is_empty() && !value.is_empty();
-            is_plain = is_plain && !is_name_empty && !may_be(&mut readings, sent, name)?;
+            is_plain = is_plain && !is_name_empty && !may_be(sent, name);
         }
     }
     if !is_plain {
@@ -60,9 +60,10 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
         let parts = whole.contains(';').then(|| whole.split(';')).into_iter().flatten();
         let pairs = iter::once(whole).chain(parts).map(|pair| pair.trim_start_matches('='));
         let pairs = pairs.filter(|pair| !pair.is_empty());
-        for (sent, value) in pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair))) {
+        let divided = pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair)));
+        for (sent, value) in divided.filter(|(sent, _)| !is_shorter(sent, name)) {
             readings.read(BYTES_OF_PAIR)?;
-            if may_be(readings, sent, name)? {
+            if may_be(sent, name) {
                 readings.add_missing();
                 add_values(readings, value)?;
             }
@@ -74,18 +75,18 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
 /// binding), without the fields of a nested value, which begin with a dot (Rocket), without a type, which begins with a colon (Zope), or
 /// without the prefixes of Next's own or of Struts.
-fn may_be(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
+fn may_be(sent: &[u8], name: &[u8]) -> bool {
     if is_shorter(sent, name) {
-        return Ok(false);
+        return false;
     }
-    if readings.is_name(sent, name)? || letters_match(sent, name) {
-        return Ok(true);
+    if names_match(sent, name) || letters_match(sent, name) {
+        return true;
     }
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
     // Most names have none of these.
     if !has_prefix && !sent.iter().any(|byte| is_mark(byte) || matches!(byte, b':' | b'%')) {
-        return Ok(false);
+        return false;
     }
     let decoded = form_decoded(sent);
     let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
@@ -100,19 +101,15 @@ fn may_be(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool,
         let end = rest.iter().rposition(|byte| !is_around(byte))?;
         (start > 0).then(|| &rest[start..=end])
     });
-    for part in [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts) {
-        if part.len() < decoded.len() && readings.is_name(part, name)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let mut parts = [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts);
+    parts.any(|part| part.len() < decoded.len() && names_match(part, name))
 }
 
 fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {
     if has_invalid_escape(sent) {
         return Err(TooManyReadings);
     }
-    readings.read(sent.len())?;
+    readings.read_value(sent)?;
     let value = form_decoded(sent);
     readings.add(value.clone())?;
     if let Some(nul) = value.iter().position(|byte| *byte == 0) {
@@ -213,13 +210,17 @@ mod tests {
     #[test]
     fn unusual_names_are_looked_for_in_few_pairs() {
         for (query, is_read) in [
-            (format!("api_key=k1&{}", "a;".repeat(500)), true),
-            (format!("api_key=k1&{}", "a;".repeat(520)), false),
+            (format!("api_key=k1&{}", "a;".repeat(20_000)), true),
+            (format!("api_key=k1&{}", "api_kex;".repeat(2_000)), true),
+            (format!("api_key=k1&{}", "api_kex;".repeat(2_050)), false),
+            // A value with an escape has other pairs read for its name, too.
+            (format!("api_key=k%201&{}", "attribute=1&".repeat(2_000)), true),
+            (format!("api_key=k1&{}", "attribute=1&".repeat(20_000)), true),
             // Values, and names that begin as the parameter's, are read whole.
             (format!("api_key=k1;{}", "api_key=k1&".repeat(200)), true),
             (format!("api_key=k1;{}&", "a".repeat(1_000)).repeat(20), true),
             (format!("api_key=k1;{}&", "a".repeat(1_000)).repeat(100), false),
-            (format!("api_key=k1&{};", "&;".repeat(100_000)), false),
+            (format!("api_key=k1&{};", "&;".repeat(100_000)), true),
             (format!("api_key=k1&{}", "a=1&".repeat(3_000)), true),
             (format!("api_key=k1&{}", "b=1&".repeat(10_000)), true),
         ] {
@@ -332,6 +333,7 @@ mod tests {
             ("topapi_key=k1&top_api_key=k1", &[None]),
             ("api_key=r&apiKey=k1", &[Some("r"), Some("k1")]),
             ("api_%E2%84%AAey=k1", &[None, Some("k1")]),
+            ("ap%C4%B0_key=k1&ap\u{131}_key=r", &[None, Some("k1"), Some("r")]),
             ("a.api_key=k1&.a=b", &[None]),
             // Values
             ("api_key=a+b", &[Some("a b"), Some("a+b")]),

@@ -11,15 +11,17 @@ use std::borrow::Cow;
 use smallvec::{SmallVec, smallvec};
 use tollgate_routing::path::is_escape;
 
-pub(super) use self::names::{is_shorter, letters_match, names_match};
+pub(super) use self::names::{compare, is_shorter, letters_match, names_match};
 
 /// The most readings of one request that a limit charges.
 pub(crate) const MOST_READINGS: usize = 4;
 /// The most bytes of unusual names and values that are read to find them, so that a client can't make this long: servers begin a name at
 /// many places, and its value may reach to the end of the text.
 const MOST_BYTES: usize = 64 << 10;
-/// The bytes that the comparison with a name that begins alike counts as, beside those of the name.
-const BYTES_OF_NAME: usize = 16;
+/// The bytes that comparing a name that begins alike counts as, beside [those that are read](names::compare).
+const BYTES_OF_NAME: usize = 8;
+/// The bytes that reading a value counts as, beside its length.
+const BYTES_OF_VALUE: usize = 128;
 
 /// More readings than a limit charges, or more text than is read to find them.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,13 +68,17 @@ impl<'r> Readings<'r> {
         if self.bytes > MOST_BYTES { Err(TooManyReadings) } else { Ok(()) }
     }
 
-    /// Returns true if a name that was sent [may stand](names_match) for this one. Its bytes are counted if they must be read.
-    pub(super) fn is_name(&mut self, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
-        if names::begins_otherwise(sent, name) {
-            return Ok(false);
+    /// Counts a value that is read.
+    pub(super) fn read_value(&mut self, value: &[u8]) -> Result<(), TooManyReadings> {
+        self.read(BYTES_OF_VALUE + value.len())
+    }
+
+    /// Counts the bytes that a [comparison](names::compare) has read, and returns whether the name matches.
+    pub(super) fn compared(&mut self, (matches, read): (bool, usize)) -> Result<bool, TooManyReadings> {
+        if read > 0 {
+            self.read(BYTES_OF_NAME + read)?;
         }
-        self.read(BYTES_OF_NAME + sent.len())?;
-        Ok(names_match(sent, name))
+        Ok(matches)
     }
 
     /// Adds the values that aren't UTF-8 as servers read them that take these for Latin-1 (Mojolicious, Werkzeug).

@@ -140,8 +140,11 @@ fn each_value_that_servers_may_read_is_counted() {
     }
     assert_eq!(keys(by_key, &utf_7, ""), ["ip=192.0.2.7"]);
     assert_eq!(keys(by_key, &[("content-type", "text/plain; charset=latin1")], "k=a"), ["query:k=a"]);
-    let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
+    let cookies = [("cookie", "sid=1; b=2; sid=2")];
     let by_cookie = "key = \"cookie:sid\"\nplain = true";
+    // A server may join them with a comma.
+    let lines = [("cookie", "sid=1"), ("cookie", "2")];
+    assert_eq!(counted(by_cookie, &lines, "", "::1"), Counted::Ambiguous("cookie:sid".into()));
     assert_eq!(keys(by_cookie, &cookies, ""), ["cookie:sid=1", "cookie:sid=2"]);
     let by_credentials = "key = \"header:authorization\"\nplain = true";
     assert_eq!(

@@ -1,6 +1,6 @@
 //! The names of cookies and parameters that servers take for the one that a limit reads.
 
-use std::iter;
+use std::{cell::Cell, iter};
 
 use smallvec::SmallVec;
 
@@ -12,28 +12,34 @@ use super::Decoded;
 /// They do so in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in brackets (qs, Rack), with
 /// brackets anywhere (Fiber), after commas (Netty), and with anything behind a NUL, a bracket or a space.
 pub(in crate::rules::key) fn names_match(sent: &[u8], name: &[u8]) -> bool {
-    if sent == name {
-        return true;
-    }
-    !sent.is_empty() && !begins_otherwise(sent, name) && match_loosely(sent, name)
+    compare(sent, name).0
 }
 
-fn match_loosely(sent: &[u8], name: &[u8]) -> bool {
+/// Returns whether a name that was sent [matches](names_match), and the bytes that were read to find out: none if the first ones show
+/// that it doesn't.
+pub(in crate::rules::key) fn compare(sent: &[u8], name: &[u8]) -> (bool, usize) {
+    if sent == name {
+        return (true, sent.len());
+    }
+    if sent.is_empty() || begins_otherwise(sent, name) {
+        return (false, 0);
+    }
+    let read = Cell::new(0);
+    (match_loosely(sent, name, &read), read.get())
+}
+
+/// Adds the bytes to those that were `read`.
+fn match_loosely(sent: &[u8], name: &[u8], read: &Cell<usize>) -> bool {
+    let bytes = || folded(sent).inspect(|_| read.set(read.get() + 1));
     let has_brackets = name.contains(&b'[');
-    if !has_brackets && begins_with(folded(sent), name) {
+    if !has_brackets && begins_with(bytes(), name.iter().copied()) {
         return true;
     }
-    if (has_brackets || name.contains(&b'.')) && words_match(sent, name) {
+    if (has_brackets || name.contains(&b'.')) && words_match(bytes(), name) {
         return true;
     }
-    let has_bracket = || {
-        let may_have = sent.iter().any(|byte| matches!(byte, b'[' | b'%'));
-        may_have && Decoded::form(sent).any(|byte| byte == b'[')
-    };
-    has_bracket() && {
-        let name: SmallVec<[u8; 32]> = in_fiber(name.iter().copied()).collect();
-        begins_with(in_fiber(folded(sent)), &name)
-    }
+    begins_with(in_fiber(bytes()), in_fiber(name.iter().copied()))
+        && Decoded::form(sent).any(|byte| byte == b'[')
 }
 
 /// Returns true if the name of a parameter that was sent has the letters and digits of this one, whatever else is between them:
@@ -58,9 +64,8 @@ fn is_first_other(sent: &[u8], name: &[u8]) -> bool {
     first.is_some_and(|(sent, wanted)| !sent.eq_ignore_ascii_case(wanted))
 }
 
-/// Returns true if a name that was sent begins otherwise than this one behind what may stand before it, as can be seen in its first bytes,
-/// so that it [doesn't match](names_match).
-pub(super) fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
+/// Returns true if the first bytes of a name that was sent show that it [doesn't match](names_match).
+fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
     let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
     let stands_before = |byte: &&u8| match byte {
         // qs passes over a word behind a bracket.
@@ -82,7 +87,8 @@ pub(in crate::rules::key) fn is_shorter(sent: &[u8], name: &[u8]) -> bool {
     sent.len() < name.iter().filter(|byte| byte.is_ascii_alphanumeric()).count()
 }
 
-/// The bytes of a name that was sent (percent-encoded), with the letters that Go takes for `k` and `s` in any case (U+212A, U+017F) as these.
+/// The bytes of a name that was sent (percent-encoded), with the letters outside ASCII that servers take for `k`, `s` and
+/// `i` in any case as these: U+212A and U+017F (Go), U+0130 and U+0131 (Ktor, Struts).
 fn folded(sent: &[u8]) -> impl Iterator<Item = u8> {
     let mut bytes = Decoded::form(sent);
     iter::from_fn(move || {
@@ -96,6 +102,7 @@ fn folded(sent: &[u8]) -> impl Iterator<Item = u8> {
             })
         };
         Some(match byte {
+            0xC4 => letter(&[0xB0], b'i').or_else(|| letter(&[0xB1], b'i')).unwrap_or(byte),
             0xC5 => letter(&[0xBF], b's').unwrap_or(byte),
             0xE2 => letter(&[0x84, 0xAA], b'k').unwrap_or(byte),
             _ => byte,
@@ -118,9 +125,9 @@ fn in_fiber(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
 }
 
 /// Returns true if a name that was sent is this one, but for what stands before and behind it.
-fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
+fn begins_with(sent: impl Iterator<Item = u8>, name: impl Iterator<Item = u8>) -> bool {
     let mut sent = sent.skip_while(is_padding);
-    for wanted in name.iter().copied().skip_while(is_padding) {
+    for wanted in name.skip_while(is_padding) {
         match sent.next() {
             Some(byte) if byte.eq_ignore_ascii_case(&wanted) => {}
             Some(byte) if is_blank_in_php(byte) && is_blank_in_php(wanted) => {}
@@ -132,13 +139,13 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
 
 /// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
 /// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more words may follow.
-fn words_match(sent: &[u8], name: &[u8]) -> bool {
+fn words_match(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
     let has_brackets = name.contains(&b'[');
     let is_between = |byte: &u8| {
         let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
         is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
     };
-    let decoded: SmallVec<[u8; 64]> = folded(sent).collect();
+    let decoded: SmallVec<[u8; 64]> = sent.collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
     let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
@@ -201,7 +208,7 @@ mod tests {
                 let (sent, name) = (sent.as_bytes(), name.as_bytes());
                 if begins_otherwise(sent, name) {
                     others += 1;
-                    assert!(!match_loosely(sent, name), "{}", sent.escape_ascii());
+                    assert!(!match_loosely(sent, name, &Cell::new(0)), "{}", sent.escape_ascii());
                 }
             }
         }
