@@ -21,28 +21,25 @@ const BYTES_OF_PLACE: usize = 8;
 pub(super) fn cookie<'r>(line: &'r [u8], name: &str) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
     let mut readings = Readings::default();
-    let mut is_plain = true;
+    let is_by_rfc_2109 = begins_by_rfc_2109(line.trim_ascii());
+    let mut is_plain = !is_by_rfc_2109;
     for pair in line.split(|byte| *byte == b';').map(<[u8]>::trim_ascii) {
-        let split = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
-        let (sent, value) = (pair[..split].trim_ascii_end(), pair.get(split + 1..).unwrap_or_default());
-        if sent == name && split < pair.len() {
+        let Some(split) = pair.iter().position(|byte| *byte == b'=') else { continue };
+        let (sent, value) = (pair[..split].trim_ascii_end(), &pair[split + 1..]);
+        if sent == name {
             readings.add(unquoted(value.trim_ascii_start()))?;
             is_plain = is_plain
                 && sent.len() == split
                 && is_visible_without(value, *b"\"%+,\\[]")
                 && !value.starts_with(b"j:");
         } else {
-            let is_token = || last_token(sent) == sent && !pair.starts_with(b"=");
-            is_plain = is_plain
-                && !compare_name(sent, name).0
-                && !has_separator(pair)
-                && is_token()
-                && !begins_by_rfc_2109(pair);
+            let is_token = || last_token(sent) == sent && split > 0;
+            is_plain = is_plain && !compare_name(sent, name).0 && !has_separator(pair) && is_token();
         }
     }
     if !is_plain {
         add_unusual(&mut readings, line, name)?;
-        if begins_by_rfc_2109(line.trim_ascii()) {
+        if is_by_rfc_2109 {
             add_between_commas(&mut readings, line, name)?;
         }
         readings.add_latin()?;
