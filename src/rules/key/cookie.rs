@@ -47,13 +47,15 @@ pub(super) fn cookie<'r>(line: &'r [u8], name: &str) -> Result<Readings<'r>, Too
     Ok(readings)
 }
 
-/// [Compares](compare) the name of a cookie as some servers read it: in quotes (Werkzeug 1), with a quote behind it (Jetty's
-/// `RFC6265_LEGACY`), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first.
+/// [Compares](compare) the name of a cookie as some servers read it: in quotes (Werkzeug 1), with quotes behind it (Jetty's
+/// `RFC6265_LEGACY`), and with a prefix of RFC 6265bis, section 4.1.3, since Sanic looks for such cookies first, also behind white space.
 fn compare_name(sent: &[u8], name: &[u8]) -> (bool, usize) {
-    let sent = unquoted(sent);
-    let sent = sent.strip_suffix(b"\"").unwrap_or(sent);
+    let is_behind = |byte: &u8| *byte == b'"' || byte.is_ascii_whitespace();
+    let end = sent.iter().rposition(|byte| !is_behind(byte)).map_or(0, |last| last + 1);
+    let sent = sent[..end].strip_prefix(b"\"").unwrap_or(&sent[..end]);
     let (matches, read) = compare(sent, name);
-    match sent.strip_prefix(b"__Host-").or(sent.strip_prefix(b"__Secure-")) {
+    let unspaced = behind_spaces(sent);
+    match unspaced.strip_prefix(b"__Host-").or(unspaced.strip_prefix(b"__Secure-")) {
         Some(sent) if !matches => {
             let (matches, more) = compare(sent, name);
             (matches, read + more)
@@ -182,9 +184,10 @@ fn behind_spaced<'r>(pair: &'r [u8], name: &[u8]) -> Option<&'r [u8]> {
     after.is_none_or(|byte| *byte == b'[').then(|| &pair[end + 1..])
 }
 
-/// Returns the text after leading white space. All bytes outside ASCII count as such.
+/// Returns the text after leading white space, as which all bytes outside ASCII count, and quotes.
 fn behind_spaces(text: &[u8]) -> &[u8] {
-    let start = text.iter().position(|byte| byte.is_ascii() && !byte.is_ascii_whitespace());
+    let is_space = |byte: &u8| !byte.is_ascii() || byte.is_ascii_whitespace() || *byte == b'"';
+    let start = text.iter().position(|byte| !is_space(byte));
     &text[start.unwrap_or(text.len())..]
 }
 
@@ -412,15 +415,20 @@ mod tests {
         for member in [
             "\"some\":\"value\",",
             "\"sid\":\"sid\",",
+            "\"content\":\"category\",",
             "%22some%22:[%22product-4711%22]%2C",
             "\"Größe\":\"für\",",
             "\"размер\":\"большой\",",
             "sku-1,",
         ] {
             let members = member.repeat((8 << 10) / member.len());
-            for end in ["", "=="] {
-                let line = format!("sid=k1; a={{{members}{end}}}");
-                assert_eq!(read(&line), Some(vec![Some("k1".to_owned())]), "{member}");
+            for (name, end) in ["sid", "connect.sid", ".AspNetCore.Session", "_sid", "__Host-sid"]
+                .into_iter()
+                .flat_map(|name| [(name, ""), (name, "==")])
+            {
+                let line = format!("{name}=k1; a={{{members}{end}}}");
+                let values = cookie(line.as_bytes(), name).map(Readings::into_values);
+                assert_eq!(values, Ok([Some(b"k1"[..].into())].into_iter().collect()), "{name} {member}");
             }
         }
     }
@@ -508,6 +516,8 @@ mod tests {
             ("sid=r; __Host-sid=k1", &[Some("r"), Some("k1")]),
             ("\"sid\"=k1", &[None, Some("k1")]),
             ("sid\"=k1", &[None, Some("k1")]),
+            ("a=b; sid\" \"\"=k1", &[None, Some("k1")]),
+            ("\u{a0}__Host-sid\u{3000}=k1", &[None, Some("k1")]),
             ("__Secure-sid=k1", &[None, Some("k1")]),
             // Pairs
             ("a=1 sid=k1", &[None, Some("k1")]),

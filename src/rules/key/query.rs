@@ -3,12 +3,12 @@
 use std::iter;
 
 use super::readings::{
-    Decoded, Readings, TooManyReadings, form_decoded, has_invalid_escape, is_shorter, letters_match,
+    Decoded, Readings, TooManyReadings, compare, form_decoded, has_invalid_escape, is_shorter, letters_match,
     names_match, percent_decoded, without_blanks, without_controls,
 };
 
-/// The bytes that looking at a pair counts as, so that there are at most 2,048. Shorter names than the parameter's don't count.
-const BYTES_OF_PAIR: usize = 32;
+/// The bytes that looking at a pair counts as, beside those of its name. Shorter names than the parameter's don't count.
+const BYTES_OF_PAIR: usize = 16;
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
@@ -40,7 +40,7 @@ pub(super) fn parameter<'r>(
         } else {
             // Behind an empty name, Netty and Spring WebFlux begin the next.
             let is_name_empty = sent.is_empty() && !value.is_empty();
-            is_plain = is_plain && !is_name_empty && !may_be(sent, name);
+            is_plain = is_plain && !is_name_empty && !may_be(&mut readings, sent, name)?;
         }
     }
     if !is_plain {
@@ -62,8 +62,8 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
         let pairs = pairs.filter(|pair| !pair.is_empty());
         let divided = pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair)));
         for (sent, value) in divided.filter(|(sent, _)| !is_shorter(sent, name)) {
-            readings.read(BYTES_OF_PAIR)?;
-            if may_be(sent, name) {
+            readings.read(BYTES_OF_PAIR + sent.len())?;
+            if may_be(readings, sent, name)? {
                 readings.add_missing();
                 add_values(readings, value)?;
             }
@@ -75,18 +75,18 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
 /// binding), without the fields of a nested value, which begin with a dot (Rocket), without a type, which begins with a colon (Zope), or
 /// without the prefixes of Next's own or of Struts.
-fn may_be(sent: &[u8], name: &[u8]) -> bool {
+fn may_be(readings: &mut Readings<'_>, sent: &[u8], name: &[u8]) -> Result<bool, TooManyReadings> {
     if is_shorter(sent, name) {
-        return false;
+        return Ok(false);
     }
     if names_match(sent, name) || letters_match(sent, name) {
-        return true;
+        return Ok(true);
     }
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     let has_prefix = [&b"nxt"[..], b"top[", b"model["].iter().any(|prefix| sent.starts_with(prefix));
     // Most names have none of these.
     if !has_prefix && !sent.iter().any(|byte| is_mark(byte) || matches!(byte, b':' | b'%')) {
-        return false;
+        return Ok(false);
     }
     let decoded = form_decoded(sent);
     let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
@@ -101,8 +101,12 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
         let end = rest.iter().rposition(|byte| !is_around(byte))?;
         (start > 0).then(|| &rest[start..=end])
     });
-    let mut parts = [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts);
-    parts.any(|part| part.len() < decoded.len() && names_match(part, name))
+    for part in [unmarked, before(b'.'), before(b':')].into_iter().chain(of_next).chain(of_struts) {
+        if part.len() < decoded.len() && readings.compared(compare(part, name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {
@@ -212,7 +216,7 @@ mod tests {
         for (query, is_read) in [
             (format!("api_key=k1&{}", "a;".repeat(20_000)), true),
             (format!("api_key=k1&{}", "api_kex;".repeat(2_000)), true),
-            (format!("api_key=k1&{}", "api_kex;".repeat(2_050)), false),
+            (format!("api_key=k1&{}", "api_kex;".repeat(2_200)), false),
             // A value with an escape has other pairs read for its name, too.
             (format!("api_key=k%201&{}", "attribute=1&".repeat(2_000)), true),
             (format!("api_key=k1&{}", "attribute=1&".repeat(20_000)), true),

@@ -35,7 +35,7 @@ fn match_loosely(sent: &[u8], name: &[u8], read: &Cell<usize>) -> bool {
     if !has_brackets && begins_with(bytes(), name.iter().copied()) {
         return true;
     }
-    if (has_brackets || name.contains(&b'.')) && words_match(bytes(), name) {
+    if (has_brackets || name.contains(&b'.')) && words_match(bytes, name) {
         return true;
     }
     begins_with(in_fiber(bytes()), in_fiber(name.iter().copied()))
@@ -67,14 +67,17 @@ fn is_first_other(sent: &[u8], name: &[u8]) -> bool {
 /// Returns true if the first bytes of a name that was sent show that it [doesn't match](names_match).
 fn begins_otherwise(sent: &[u8], name: &[u8]) -> bool {
     let is_nested = name.iter().any(|byte| matches!(byte, b'[' | b'.'));
+    let blanks = name.iter().take_while(|byte| is_blank_in_php(**byte)).count();
     let stands_before = |byte: &&u8| match byte {
         // qs passes over a word behind a bracket.
         b'[' => !is_nested,
-        b'_' | b'.' | b'(' | b')' | b'\'' | b'"' => is_nested,
+        b'_' | b'.' | b'(' | b')' | b'\'' | b'"' if is_nested => true,
+        // The name begins with such a byte itself.
+        byte if blanks > 0 && is_blank_in_php(**byte) => true,
         byte => byte.is_ascii() && is_padding(byte),
     };
     let first = sent.iter().take(8).find(|byte| !stands_before(byte));
-    let wanted = name.first().filter(|byte| byte.is_ascii_alphanumeric());
+    let wanted = name.get(blanks).filter(|byte| byte.is_ascii_alphanumeric());
     first.zip(wanted).is_some_and(|(first, wanted)| {
         let may_be_letter =
             matches!(first, b'%' | b'+' | b'[' | 0x80..) || first.eq_ignore_ascii_case(wanted);
@@ -139,29 +142,57 @@ fn begins_with(sent: impl Iterator<Item = u8>, name: impl Iterator<Item = u8>) -
 
 /// Returns true if a name that was sent has the words of a nested name, such as `user[id]` or `user.id`. Rack, qs and Rocket read it in
 /// many forms, `[user][id]` and `user][id]`, Spring and Struts with quotes, `user['id']`, and more words may follow.
-fn words_match(sent: impl Iterator<Item = u8>, name: &[u8]) -> bool {
+fn words_match<I: Iterator<Item = u8>>(sent: impl Fn() -> I, name: &[u8]) -> bool {
     let has_brackets = name.contains(&b'[');
     let is_between = |byte: &u8| {
         let is_dot = if has_brackets { is_blank_in_php(*byte) } else { *byte == b'.' };
         is_dot || is_padding(byte) || matches!(byte, b'(' | b')' | b'\'' | b'"')
     };
-    let decoded: SmallVec<[u8; 64]> = sent.collect();
     let wanted = || name.split(is_between).filter(|word| !word.is_empty());
-    let begin_with_wanted = |words: &mut dyn Iterator<Item = &[u8]>| {
-        wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
+    let mut rest = sent().peekable();
+    let follows = |word: &[u8]| {
+        while rest.next_if(is_between).is_some() {}
+        let is_word =
+            word.iter().all(|wanted| rest.next().is_some_and(|byte| byte.eq_ignore_ascii_case(wanted)));
+        is_word && rest.peek().is_none_or(is_between)
     };
-    // qs passes over what is between brackets, and over a bracket in another.
-    let after_mark = decoded.strip_prefix(b"?").unwrap_or(&decoded[..]);
-    let match_in_qs = |sent: &[u8]| {
+    wanted().all(follows)
+        || may_be_of_qs(sent(), wanted()) && words_match_in_qs(&sent().collect::<Vec<_>>(), wanted)
+}
+
+/// Returns true unless the first word of a name shows that qs doesn't read these words in it.
+fn may_be_of_qs<'n>(sent: impl Iterator<Item = u8>, mut wanted: impl Iterator<Item = &'n [u8]>) -> bool {
+    let Some(wanted) = wanted.next() else { return true };
+    let mut sent = sent.peekable();
+    sent.next_if_eq(&b'?');
+    if !matches!(sent.peek(), Some(b'[' | b'.')) {
+        return wanted.iter().all(|wanted| sent.next().is_some_and(|byte| byte.eq_ignore_ascii_case(wanted)));
+    }
+    let mut word = SmallVec::<[u8; 64]>::new();
+    for byte in sent {
+        match byte {
+            b'[' if !word.contains(&b'.') => word.clear(),
+            b']' if word.is_empty() => {}
+            b'[' | b']' => break,
+            byte => word.push(byte),
+        }
+    }
+    // A dot begins a word, too.
+    word.eq_ignore_ascii_case(wanted) || word.contains(&b'.')
+}
+
+/// Returns true if qs reads these words in a name: it passes over what is between brackets, and over a bracket in another.
+fn words_match_in_qs<'n, W: Iterator<Item = &'n [u8]>>(sent: &[u8], wanted: impl Fn() -> W) -> bool {
+    let after_mark = sent.strip_prefix(b"?").unwrap_or(sent);
+    let is_read = |sent: &[u8]| {
         let words = sent.split(|byte| *byte == b'[').enumerate().filter_map(|(place, part)| match place {
             0 => Some(part),
             _ => part.iter().position(|byte| *byte == b']').map(|end| &part[..end]),
         });
-        begin_with_wanted(&mut words.filter(|word| !word.is_empty()))
+        let mut words = words.filter(|word| !word.is_empty());
+        wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
     };
-    begin_with_wanted(&mut decoded.split(is_between).filter(|word| !word.is_empty()))
-        || match_in_qs(after_mark)
-        || after_mark.contains(&b'.') && match_in_qs(&with_brackets(after_mark))
+    is_read(after_mark) || after_mark.contains(&b'.') && is_read(&with_brackets(after_mark))
 }
 
 /// Returns a name in which each word behind a dot is in brackets, as qs may put it.
