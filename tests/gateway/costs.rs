@@ -121,6 +121,18 @@ fn a_response_tells_what_its_request_cost() {
 
 #[test]
 fn costs_that_were_not_sent_are_recorded_when_the_store_is_back() {
+    assert_cost_is_kept(Redis::pause, "the store fails", Redis::resume);
+}
+
+#[test]
+fn costs_that_the_store_refused_are_recorded_when_it_takes_them() {
+    let takes_writes =
+        |redis: &Redis, replicas| drop(redis.command(&["CONFIG", "SET", "min-replicas-to-write", replicas]));
+    assert_cost_is_kept(|redis| takes_writes(redis, "1"), "NOREPLICAS", |redis| takes_writes(redis, "0"));
+}
+
+/// Asserts that the cost of a response in this fault, which the log tells so, is recorded after its end.
+fn assert_cost_is_kept(begin: impl Fn(&Redis), logged: &str, end_fault: impl Fn(&Redis)) {
     let redis = Redis::start();
     let (reached, is_reached) = mpsc::channel();
     let (end, ends) = tokio::sync::watch::channel(false);
@@ -144,15 +156,15 @@ fn costs_that_were_not_sent_are_recorded_when_the_store_is_back() {
     let mut client = gateway.client();
     client.send(b"GET /late HTTP/1.1\r\nHost: a\r\nX-Key: a\r\n\r\n");
     is_reached.recv().unwrap();
-    redis.pause();
-    // Calls of others, which may be done later, since they were sent.
-    wait_until("the breaker opens", || {
+    begin(&redis);
+    // Calls of others, which may be done later, if they were sent.
+    wait_until("it is noticed", || {
         gateway.ask("GET /\nx-key: b");
-        gateway.log().contains("the store fails")
+        gateway.log().contains(logged)
     });
     end.send(true).unwrap();
     assert_eq!(left(&client.answer()), 990);
-    redis.resume();
+    end_fault(&redis);
     let mut others = 0;
     wait_until("the cost is recorded", || {
         let answer = gateway.ask("GET /\nx-key: a");

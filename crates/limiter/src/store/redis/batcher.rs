@@ -16,7 +16,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -37,7 +40,7 @@ use tokio::{
 use crate::store::script::{Call, ScriptReply};
 
 use super::{
-    LANE, Lease, Operation, Reply, StoreError,
+    Act, LANE, Lease, Operation, Reply, StoreError,
     apart::{by_algorithms, by_limits, is_of_a_command, is_of_a_key},
     breaker::{Silence, Timeouts},
     call::{self, FailedCall},
@@ -61,6 +64,8 @@ const WAITING_MOST: usize = 8_192;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Operations that are due look no more often than that whether they can be sent.
 const HASTEN_EVERY: Duration = Duration::from_millis(1);
+/// The time in which costs that were lost are added up for the log.
+const TELL_LOST_AFTER: Duration = Duration::from_secs(10);
 /// Lanes that are kept while nobody waits in them.
 const LANES_KEPT: usize = 64;
 
@@ -387,7 +392,7 @@ impl Batcher {
 
     /// Counts a request that wasn't answered in time. Logs it now and then, with the time that a round trip takes.
     fn note_late(self: &Arc<Self>) {
-        let Some(late) = self.shared.late.note(1) else { return };
+        let Some(late) = self.shared.late.note() else { return };
         let batcher = self.clone();
         self.runtime.spawn(async move {
             let (shared, sent) = (&batcher.shared, Instant::now());
@@ -410,7 +415,20 @@ impl Batcher {
     pub(super) fn note_undone(self: &Arc<Self>, operation: Operation, error: &StoreError) {
         match may_be_repeated(&operation, error) {
             true => self.releases.add([operation], self),
-            false => self.shared.note_lost(&operation),
+            false => self.note_lost(&operation),
+        }
+    }
+
+    /// Counts the cost of a request that was admitted, if the operation would have recorded one. It is logged soon, with others.
+    pub(super) fn note_lost(self: &Arc<Self>, operation: &Operation) {
+        let Operation::On { act: Act::Record(cost), .. } = operation else { return };
+        self.shared.lost.fetch_add(u64::from(*cost), SeqCst);
+        if !self.shared.tells_lost.swap(true, SeqCst) {
+            let shared = self.shared.clone();
+            self.runtime.spawn(async move {
+                sleep(TELL_LOST_AFTER).await;
+                shared.say_lost();
+            });
         }
     }
 

@@ -8,7 +8,10 @@ mod probe;
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -27,7 +30,7 @@ use crate::{metrics::Histogram, store::script::Call};
 
 use self::probe::{Probing, probe};
 use super::{
-    Act, Operation, Reply, StoreError,
+    Operation, Reply, StoreError,
     apart::Apart,
     batcher::{Batcher, Lane, SendMode},
     breaker::Breaker,
@@ -37,7 +40,7 @@ use super::{
     replicas::Replicas,
     round_trip::RoundTrip,
     self_test, sentinel,
-    trouble::{LoggedCount, Trouble},
+    trouble::{Late, Trouble},
 };
 
 /// The setting of Redis by which a thread of its own frees keys that expire.
@@ -61,11 +64,12 @@ pub(super) struct SharedNode {
     pub(super) trouble: Trouble,
     /// The round trip of all nodes of the store.
     pub(super) round_trip: Arc<RoundTrip>,
-    /// Requests that it hasn't answered in time.
-    pub(super) late: LoggedCount,
-    /// Permits of requests that were admitted, which may not have been recorded: in all, and as the log tells them.
+    pub(super) late: Late,
+    /// Permits of requests that were admitted, which may not have been recorded: in all, and those that the log has told.
     pub(super) lost: AtomicU64,
-    lost_lately: LoggedCount,
+    lost_told: AtomicU64,
+    /// True while a task is about to tell them.
+    pub(super) tells_lost: AtomicBool,
     pub(super) apart: Apart,
     /// It has answered once.
     is_met: AtomicBool,
@@ -92,7 +96,7 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, lost, lost_lately) = Default::default();
+        let (breaker, late, lost, lost_told, tells_lost) = Default::default();
         let (apart, is_met, batchers, replicas) = Default::default();
         let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
@@ -106,7 +110,8 @@ impl Node {
             round_trip,
             late,
             lost,
-            lost_lately,
+            lost_told,
+            tells_lost,
             apart,
             is_met,
             calls,
@@ -331,17 +336,16 @@ impl SharedNode {
         );
     }
 
-    /// Counts the cost of a request that was admitted, if the operation would have recorded one. Logs it now and then.
-    pub(super) fn note_lost(&self, operation: &Operation) {
-        let Operation::On { act: Act::Record(cost), .. } = operation else { return };
-        self.lost.fetch_add((*cost).into(), Relaxed);
-        if let Some(permits) = self.lost_lately.note((*cost).into()) {
-            let server = &self.name;
-            tracing::warn!(
-                server,
-                "the store failed while it recorded costs of responses: up to {permits} permits aren't counted"
-            );
-        }
+    /// Logs how many permits of requests that were admitted may not have been recorded since this was last told.
+    pub(super) fn say_lost(&self) {
+        self.tells_lost.store(false, SeqCst);
+        let lost = self.lost.load(SeqCst);
+        let permits = lost - self.lost_told.swap(lost, SeqCst);
+        let server = &self.name;
+        tracing::warn!(
+            server,
+            "the store failed while it recorded costs of responses: up to {permits} permits aren't counted"
+        );
     }
 
     /// Returns true if the node answers, as far as is known.

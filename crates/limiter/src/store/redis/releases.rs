@@ -7,8 +7,8 @@
 //! Releases go by the thread's connection, so that a server that stood still runs the call first. If the connection was replaced
 //! meanwhile, the call may still arrive later, and then its leases end by themselves.
 //!
-//! A cost of a request that was admitted mustn't be recorded twice. So it is sent again only if it certainly wasn't sent before, since
-//! the breaker was open or too many operations waited, and within the limit's window.
+//! A cost of a request that was admitted mustn't be recorded twice. So it is sent again only if it certainly wasn't recorded, since
+//! the breaker was open, too many operations waited, or the server refused the whole call, and within the limit's window.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -83,11 +83,11 @@ impl Releases {
 }
 
 impl Pending {
-    fn keep(&mut self, operations: impl Iterator<Item = Repeated>, batcher: &Batcher) {
+    fn keep(&mut self, operations: impl Iterator<Item = Repeated>, batcher: &Arc<Batcher>) {
         for repeated in operations {
             match self.operations.len() < KEPT_MOST {
                 true => self.operations.push_back(repeated),
-                false => batcher.shared.note_lost(&repeated.operation),
+                false => batcher.note_lost(&repeated.operation),
             }
         }
     }
@@ -111,16 +111,35 @@ async fn repeat(batcher: Arc<Batcher>) {
             if repeated.until > now && may_be_repeated(&repeated.operation, &error) {
                 return Some(repeated);
             }
-            batcher.shared.note_lost(&repeated.operation);
+            batcher.note_lost(&repeated.operation);
             None
         });
         batcher.releases.0.lock().keep(kept, &batcher);
     }
 }
 
-/// Returns true if an operation that failed with this error may be done again: a release anyway, and a cost that wasn't sent.
+/// How answers begin by which the server refuses a call for a time. It refuses the first command that writes, so nothing has been written.
+const REFUSALS: [&str; 11] = [
+    "ASK ",
+    "BUSY ",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED ",
+    "NOREPLICAS",
+    "OOM ",
+    "READONLY",
+    "TRYAGAIN",
+];
+
+/// Returns true if an operation that failed with this error may be done again: a release anyway, and a cost that wasn't recorded.
 pub(super) fn may_be_repeated(operation: &Operation, error: &StoreError) -> bool {
-    let is_unsent = matches!(error, StoreError::Open | StoreError::Overloaded);
+    let is_unsent = match error {
+        StoreError::Open | StoreError::Overloaded => true,
+        StoreError::Answer(error) => REFUSALS.iter().any(|refusal| error.details().starts_with(refusal)),
+        _ => false,
+    };
     match operation {
         Operation::On { act: Act::Release(_), .. } => true,
         Operation::On { act: Act::Record(_), .. } => is_unsent,
@@ -132,7 +151,8 @@ async fn attempt(batcher: &Arc<Batcher>, operation: &Operation) -> Result<Reply,
     let deadline = Instant::now() + batcher.shared.timeout;
     match batcher.shared.cluster() {
         Some(cluster) => cluster.operate(operation, deadline).await,
-        None if batcher.shared.breaker.is_open() => Err(StoreError::Open),
+        // Another thread's connection may be the only one that the server accepts.
+        None if batcher.shared.breaker.is_open() || !batcher.is_connected() => Err(StoreError::Open),
         None => batcher.clone().operate(batcher.deadlines(), LANE, operation.clone(), deadline)?.await,
     }
 }

@@ -107,23 +107,23 @@ impl Trouble {
     }
 }
 
-/// A count that the log tells now and then.
+/// Requests that the store hasn't answered in time, as the log says it: now and then.
 #[derive(Default)]
-pub(super) struct LoggedCount {
-    count: AtomicU64,
+pub(super) struct Late {
+    requests: AtomicU64,
     said_at: Mutex<Option<Instant>>,
 }
 
-impl LoggedCount {
-    /// Adds to the count. Returns how many are to be logged now, if it is time to.
-    pub(super) fn note(&self, more: u64) -> Option<u64> {
-        self.count.fetch_add(more, Relaxed);
+impl Late {
+    /// Counts one. Returns how many are to be logged now, if it is time to.
+    pub(super) fn note(&self) -> Option<u64> {
+        self.requests.fetch_add(1, Relaxed);
         let mut said_at = self.said_at.lock();
         if said_at.is_some_and(|at| at.elapsed() < SAY_AGAIN_AFTER) {
             return None;
         }
         *said_at = Some(Instant::now());
-        Some(self.count.swap(0, Relaxed))
+        Some(self.requests.swap(0, Relaxed))
     }
 }
 
