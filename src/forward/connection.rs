@@ -6,14 +6,20 @@ mod observed;
 mod received;
 mod streams;
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
-use http_body::Body as _;
+use bytes::Bytes;
+use http_body::Body as HttpBody;
 use hyper::{
     Request, Response, Uri,
     header::{CONNECTION, HOST, HeaderValue, TE},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::config::ServerUrl;
 use tollgate_http1::{Ahead, Stream as Io};
@@ -31,6 +37,9 @@ use super::{
 
 /// The most bytes that are buffered of a response. Its head must fit.
 const RESPONSE_BUFFER: usize = 128 << 10;
+/// The time in which the rest of a body that a server doesn't take must arrive. Its client's connection is closed then.
+const DISCARD_WITHIN: Duration = Duration::from_secs(5);
+
 /// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
 pub struct UpstreamConnection {
@@ -208,4 +217,12 @@ fn for_http1(request: &mut Request<Body>) {
         // TE is for the next server only (RFC 9110, section 10.1.4).
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("TE"));
     }
+}
+
+/// Has the rest of a body read that the server of a response doesn't take, so that the client's connection serves on.
+pub(super) fn discard(body: impl HttpBody<Data = Bytes> + Send + 'static) {
+    tokio::spawn(timeout(DISCARD_WITHIN, async move {
+        let mut body = pin!(body);
+        while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
+    }));
 }

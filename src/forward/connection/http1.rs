@@ -30,7 +30,7 @@ use tollgate_http1::{
     head::{self, Spelt, Unreadable},
 };
 
-use super::RESPONSE_BUFFER;
+use super::{RESPONSE_BUFFER, discard};
 
 /// An HTTP/1.1 connection.
 pub(crate) struct Http1 {
@@ -39,6 +39,8 @@ pub(crate) struct Http1 {
     output: Output,
     /// The unsent rest of the request body.
     upload: Option<(Body, Encoder)>,
+    /// The rest of the request body after the server has stopped reading.
+    unread: Option<Body>,
     /// The spelling of the response's header names, and the decoder of its body.
     spelling: Spelt,
     decoder: Decoder,
@@ -68,6 +70,7 @@ impl Http1 {
             input: Input::default(),
             output: Output::default(),
             upload: None,
+            unread: None,
             spelling: None,
             decoder: Decoder::Length(0),
             persists: true,
@@ -147,6 +150,11 @@ impl Http1 {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Has the rest of the request body [discarded](discard), if the server won't read it, after the response has ended.
+    pub(crate) fn discard_unread(&mut self) {
+        self.unread.take().or(self.upload.take().map(|(body, _)| body)).into_iter().for_each(discard);
     }
 
     /// Returns the byte stream, after the server has switched to another protocol.
@@ -283,7 +291,8 @@ impl Http1 {
             match ready!(self.output.poll_flush(&mut *self.stream, context)) {
                 Ok(()) => self.has_sent = true,
                 Err(_) => {
-                    (self.output, self.upload, self.persists) = (Output::default(), None, false);
+                    self.unread = self.upload.take().map(|(body, _)| body);
+                    (self.output, self.persists) = (Output::default(), false);
                 }
             }
         }

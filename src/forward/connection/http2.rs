@@ -7,7 +7,6 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -28,7 +27,7 @@ use hyper::{
 use percent_encoding::{AsciiSet, utf8_percent_encode};
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::{Stream as Io, head::FIELDS_MOST};
@@ -45,7 +44,7 @@ use crate::forward::{
 };
 
 use super::{
-    RESPONSE_BUFFER, Unanswered,
+    RESPONSE_BUFFER, Unanswered, discard,
     http1::malformed,
     observed::ObservedStream,
     received::ReceivedBody,
@@ -58,9 +57,6 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// The most bytes of a request body that h2 holds after the server has given credit for them.
 const SEND_BUFFER: usize = 64 << 10;
-
-/// The time in which the rest of a body that a server doesn't take must arrive. Its client's connection is closed then.
-const DISCARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A handle of an HTTP/2 connection to a server, for one request.
 #[derive(Debug)]
@@ -199,7 +195,7 @@ impl Http2 {
         let mut upload = AbortOnDropHandle::new(tokio::spawn(async move {
             let rest = upload.await;
             if !rest.is_end_stream() && response_came.await.is_ok() {
-                let _ = timeout(DISCARD_WITHIN, discard(rest)).await;
+                discard(rest);
             }
         }));
         let answered = response.await;
@@ -322,11 +318,6 @@ impl SendingBody {
             }
         }
     }
-}
-
-/// Reads the rest of a body that the server doesn't take, so that the client's connection serves on.
-async fn discard(mut body: Gathered<Body>) {
-    while let Some(Ok(_)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {}
 }
 
 /// Waits for a response, and forwards the interim ones before it.

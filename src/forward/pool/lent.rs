@@ -84,11 +84,16 @@ impl LentConnection {
             in_flight.server.keep_after_silence(connection);
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
-        } else if connection.http1().is_some_and(|http1| !http1.is_closed()) {
+        } else if connection.http1().is_some_and(Http1::is_closed) {
+            connection.http1_mut().into_iter().for_each(Http1::discard_unread);
+        } else {
             // The request body may still be in transit.
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
-                if http1.ready(READY_WITHIN).await && connection.is_ready() {
+                let is_sent = http1.ready(READY_WITHIN).await;
+                if is_sent && http1.is_closed() {
+                    http1.discard_unread();
+                } else if is_sent && connection.is_ready() {
                     in_flight.server.keep(connection);
                 }
             });

@@ -18,6 +18,7 @@ use crate::{
         gateway::Gateway,
         upstream::{Speech, Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
     proxy::{forward_to, quoted},
 };
@@ -82,6 +83,32 @@ fn check_unread_upload(keep: impl Fn(Incoming) + Clone + Send + Sync + 'static) 
         assert_eq!(upload.get("/").status, 204);
         drop(upload);
         wait_until("a connection is free", || gateway.ask("POST /").status == 204);
+    }
+}
+
+/// Go's server closes the connection for a request that it hasn't read. Others don't even say so.
+#[test]
+fn an_upload_to_a_server_that_closes_leaves_its_client_the_connection() {
+    const BEGIN: usize = 1_000;
+    for says in ["Connection: close\r\n", ""] {
+        let upstream = WireUpstream::start(move |mut wire| {
+            if wire.request().unwrap().starts_with("POST") {
+                wire.read(BEGIN);
+                wire.send(
+                    format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n{says}\r\nno").as_bytes(),
+                );
+            } else {
+                wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
+            }
+        });
+        let gateway = Gateway::start(&forward_to(&[quoted(upstream.url())], ""));
+        let mut client = gateway.client();
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
+        client.send(&[b'a'; BEGIN]);
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.header("connection")), (401, None), "{says:?}");
+        client.send(&vec![b'a'; 300_000 - BEGIN]);
+        assert_eq!(client.get("/").text(), "up", "{says:?}");
     }
 }
 
