@@ -220,7 +220,7 @@ fn for_http1(request: &mut Request<Body>) {
 }
 
 /// Has the rest of a body read that the server of a response doesn't take, so that the client's connection serves on.
-pub(super) fn discard(body: impl HttpBody<Data = Bytes> + Send + 'static) {
+fn discard(body: impl HttpBody<Data = Bytes> + Send + 'static) {
     tokio::spawn(timeout(DISCARD_WITHIN, async move {
         let mut body = pin!(body);
         while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}

@@ -199,7 +199,7 @@ impl ReceivedBody {
 /// others they would take the part that they have for the whole (NO_ERROR), or send the request again.
 fn behind_head(error: h2::Error) -> BoxError {
     match error.reason() {
-        Some(Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::INTERNAL_ERROR) => error.into(),
+        Some(Reason::CANCEL | Reason::ENHANCE_YOUR_CALM) => error.into(),
         _ => format!("the server ended the response: {error}").into(),
     }
 }

@@ -410,8 +410,8 @@ impl Batcher {
         }
     }
 
-    /// Notes that an operation, for whose reply nobody waits, has failed. A release is repeated, and a cost that wasn't sent. All others
-    /// are lost.
+    /// Notes that an operation, for whose reply nobody waits, has failed. A release is repeated, and a cost that wasn't recorded.
+    /// All others are lost.
     pub(super) fn note_undone(self: &Arc<Self>, operation: Operation, error: &StoreError) {
         match may_be_repeated(&operation, error) {
             true => self.releases.add([operation], self),
@@ -422,12 +422,12 @@ impl Batcher {
     /// Counts the cost of a request that was admitted, if the operation would have recorded one. It is logged soon, with others.
     pub(super) fn note_lost(self: &Arc<Self>, operation: &Operation) {
         let Operation::On { act: Act::Record(cost), .. } = operation else { return };
-        self.shared.lost.fetch_add(u64::from(*cost), SeqCst);
+        let before = self.shared.lost.fetch_add(u64::from(*cost), SeqCst);
         if !self.shared.tells_lost.swap(true, SeqCst) {
             let shared = self.shared.clone();
             self.runtime.spawn(async move {
                 sleep(TELL_LOST_AFTER).await;
-                shared.say_lost();
+                shared.say_lost(before);
             });
         }
     }

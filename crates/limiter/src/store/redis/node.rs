@@ -65,10 +65,9 @@ pub(super) struct SharedNode {
     /// The round trip of all nodes of the store.
     pub(super) round_trip: Arc<RoundTrip>,
     pub(super) late: Late,
-    /// Permits of requests that were admitted, which may not have been recorded: in all, and those that the log has told.
+    /// Permits of requests that were admitted, which may not have been recorded.
     pub(super) lost: AtomicU64,
-    lost_told: AtomicU64,
-    /// True while a task is about to tell them.
+    /// True while a task is about to log them.
     pub(super) tells_lost: AtomicBool,
     pub(super) apart: Apart,
     /// It has answered once.
@@ -96,7 +95,7 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, lost, lost_told, tells_lost) = Default::default();
+        let (breaker, late, lost, tells_lost) = Default::default();
         let (apart, is_met, batchers, replicas) = Default::default();
         let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
@@ -110,7 +109,6 @@ impl Node {
             round_trip,
             late,
             lost,
-            lost_told,
             tells_lost,
             apart,
             is_met,
@@ -336,11 +334,10 @@ impl SharedNode {
         );
     }
 
-    /// Logs how many permits of requests that were admitted may not have been recorded since this was last told.
-    pub(super) fn say_lost(&self) {
+    /// Logs how many permits of requests that were admitted may not have been recorded beyond those `before`.
+    pub(super) fn say_lost(&self, before: u64) {
         self.tells_lost.store(false, SeqCst);
-        let lost = self.lost.load(SeqCst);
-        let permits = lost - self.lost_told.swap(lost, SeqCst);
+        let permits = self.lost.load(SeqCst) - before;
         let server = &self.name;
         tracing::warn!(
             server,

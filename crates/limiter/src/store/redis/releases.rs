@@ -1,4 +1,4 @@
-//! Releases of leases that the server hasn't confirmed, and costs that weren't sent to it.
+//! Releases of leases that the server hasn't confirmed, and costs that it certainly hasn't recorded.
 //!
 //! An unreleased lease takes up its limit until it ends by itself. If releases were lost in an outage, a limit could stay full after
 //! Redis is back. A release names its lease and may be done twice: it is sent until it is done, for at most twice the time that a
@@ -118,7 +118,8 @@ async fn repeat(batcher: Arc<Batcher>) {
     }
 }
 
-/// How answers begin by which the server refuses a call for a time. It refuses the first command that writes, so nothing has been written.
+/// The beginnings of answers by which the server refuses a call for a time. It refuses the first command that writes, so nothing has been
+/// written.
 const REFUSALS: [&str; 11] = [
     "ASK ",
     "BUSY ",
