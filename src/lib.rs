@@ -22,8 +22,8 @@
 //! simulate   access logs, through route, limit and the store in this process
 //! ```
 //!
-//! The limiter itself is `tollgate-limiter`, and routes are found by `tollgate-routing`. [`config`] turns a file into
-//! checked values, [`metrics`] counts and prints, [`trace`] tells of single requests, and [`cli`] is what people type.
+//! The limiter itself is `tollgate-limiter`, routes are found by `tollgate-routing`, and `tollgate-config` turns a file
+//! into checked values. [`metrics`] counts and prints, [`trace`] tells of single requests, and [`cli`] is what people type.
 
 #![cfg_attr(
     not(all(feature = "commands", feature = "opentelemetry")),
@@ -36,7 +36,6 @@
 
 mod admin;
 pub mod cli;
-pub mod config;
 mod decisions;
 mod explain;
 pub mod forward;
@@ -56,3 +55,5 @@ pub mod server;
 pub mod simulate;
 mod trace;
 mod xds;
+
+pub use tollgate_config as config;

@@ -10,14 +10,13 @@ mod plot_algorithms;
 #[path = "../examples/configuration_reference.rs"]
 mod configuration_reference;
 
-/// A module and what it may import. `keepalive`, `log_budget`, `metrics`, `trace`, `outbound` and `config`'s value types are leaves for all.
+/// A module and what it may import. `keepalive`, `log_budget`, `metrics`, `trace`, `outbound` and `config`, a crate of its own, are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("keepalive", &[]),
     ("log_budget", &[]),
     ("metrics", &[]),
     ("trace", &[]),
     ("outbound", &[]),
-    ("config", &[]),
     ("rules", &[]),
     ("forward", &[]),
     ("reject", &["forward"]),
