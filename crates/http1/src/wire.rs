@@ -16,6 +16,8 @@ use super::{Input, Output, Stream, body::Decoder};
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The most bytes of interim responses that are queued for a client. Further ones are dropped.
 const INTERIM_MOST: usize = 16 << 10;
+/// The most bytes of a body that are received although nobody reads it, so that the connection can be used again.
+const SKIPPED_MOST: usize = 64 << 10;
 
 /// A client's connection, with its unused input and the body being received.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct Wire<S> {
     reader: BodyReader,
     /// True if the reader of the body has been dropped.
     is_given_up: bool,
+    /// The most bytes of the body that may be skipped after that.
+    skips: usize,
     /// True if receiving the body has failed.
     is_broken: bool,
     /// The connection's task, woken when the body has ended or is given up.
@@ -88,6 +92,7 @@ impl<S: Stream> Wire<S> {
             writer: None,
             reader: BodyReader::default(),
             is_given_up: false,
+            skips: 0,
             is_broken: false,
             task: None,
         }
@@ -99,10 +104,12 @@ impl<S: Stream> Wire<S> {
     }
 
     /// Begins the response; no interim response is sent after that. Returns the bytes of interim responses
-    /// not written yet, and whether the body may still end. It can't if nobody reads it and there is more of
-    /// it than has arrived.
+    /// not written yet, and whether the body may still end. It can't if nobody reads it and there is too much of
+    /// it to skip, or if the client may never send it, as it waits for `100 Continue`.
     pub fn begin_response(&mut self) -> (Vec<u8>, bool) {
-        self.expects_continue = false;
+        if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
+            self.skips = 0;
+        }
         // The connection writes them before the response.
         let rest = mem::take(&mut self.interim).into_rest();
         self.wake_writer();
@@ -152,17 +159,32 @@ impl<S: Stream> Wire<S> {
         self.pieces
     }
 
-    /// Waits until nobody reads the body any more. Returns true if it has ended. A rest of the body is
-    /// skipped if it arrived in one piece.
+    /// Waits until nobody reads the body any more.
+    pub fn poll_unread(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.body_has_ended() || self.is_given_up {
+            return Poll::Ready(());
+        }
+        self.wake_later(context);
+        Poll::Pending
+    }
+
+    /// Waits until nobody reads the body any more, and skips the rest. Returns false if that is too much, or if receiving it fails.
     pub fn poll_body_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        if !self.body_has_ended() && !self.is_given_up {
-            self.wake_later(context);
-            return Poll::Pending;
+        ready!(self.poll_unread(context));
+        while !self.body_has_ended() {
+            if self.skips == 0 || self.decoder.size_hint().lower() > self.skips as u64 {
+                return Poll::Ready(false);
+            }
+            match ready!(self.decoder.poll_frame(&mut self.input, &mut self.stream, context)) {
+                Some(Ok(frame)) => {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    self.skips = self.skips.saturating_sub(length);
+                }
+                Some(Err(_)) => return Poll::Ready(false),
+                None => {}
+            }
         }
-        if !self.body_has_ended() {
-            let _ = self.decoder.poll_frame(&mut self.input, &mut self.stream, context);
-        }
-        Poll::Ready(self.body_has_ended())
+        Poll::Ready(true)
     }
 
     fn wake_later(&mut self, context: &Context<'_>) {
@@ -211,7 +233,7 @@ impl Incoming {
         let mut locked = wire.lock();
         let has_ended = decoder.has_ended();
         (locked.decoder, locked.expects_continue) = (decoder, expects_continue);
-        (locked.is_unread, locked.is_given_up) = (true, false);
+        (locked.is_unread, locked.is_given_up, locked.skips) = (true, false, SKIPPED_MOST);
         drop(locked);
         let wire: Arc<dyn BodySource> = wire.clone();
         Self { wire: Arc::downgrade(&wire), has_ended }

@@ -84,10 +84,10 @@ impl LentConnection {
             in_flight.server.keep_after_silence(connection);
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
-        } else if connection.http1().is_some_and(Http1::is_closed) {
+        } else if connection.http1().is_some_and(|http1| http1.is_closed() && http1.is_sent()) {
             connection.http1_mut().into_iter().for_each(Http1::discard_unread);
         } else {
-            // The request body may still be in transit.
+            // The request body may still be in transit, also to a server that has said that it will close the connection.
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
                 let is_sent = http1.ready(READY_WITHIN).await;

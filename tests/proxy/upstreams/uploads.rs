@@ -113,6 +113,26 @@ fn an_upload_to_a_server_that_closes_leaves_its_client_the_connection() {
 }
 
 #[test]
+fn an_upload_goes_on_to_a_server_that_says_that_it_will_close() {
+    const LENGTH: usize = 300_000;
+    let (ended, lengths) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        let is_post = wire.request().unwrap().starts_with("POST");
+        wire.send(b"HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+        if is_post {
+            ended.send(wire.read(LENGTH).len()).unwrap();
+        }
+    });
+    let gateway = Gateway::start(&forward_to(&[quoted(upstream.url())], ""));
+    let mut client = gateway.client();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
+    assert_eq!(client.answer().status, 202);
+    client.send(&[b'a'; LENGTH]);
+    assert_eq!(lengths.recv_timeout(PATIENCE), Ok(LENGTH));
+    assert_eq!(client.get("/").status, 202);
+}
+
+#[test]
 fn an_upload_goes_on_behind_its_response() {
     // Longer than the timeouts, and than a connection waits for an upload in which nothing moves.
     const PIECES: usize = 14;
