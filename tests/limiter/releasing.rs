@@ -1,9 +1,10 @@
 //! Permits that are given back, and costs that are reported.
 
+use tokio::time::timeout;
 use tollgate_limiter::{Algorithm, Limiter, StoreError};
 
 use super::*;
-use crate::harness::redis::Redis;
+use crate::harness::{PATIENCE, redis::Redis};
 
 fn refundable(algorithm: Algorithm) -> Arc<Limit> {
     let rate = "10/h".parse().unwrap();
@@ -86,5 +87,19 @@ fn reports_are_recorded_while_the_store_is_away() {
         assert!(limiter.report(&[ask(&limit, 4)], None).await.is_ok());
         limited(limiter.report(&[ask(&limit, 7)], None).await.unwrap_err());
         limited(limiter.try_acquire(&[ask(&limit, 0)]).await.unwrap_err());
+    });
+}
+
+#[test]
+fn reports_that_the_store_refused_are_recorded_when_it_takes_them() {
+    let redis = Redis::start();
+    let takes_writes = |replicas| drop(redis.command(&["CONFIG", "SET", "min-replicas-to-write", replicas]));
+    block_on(async {
+        let (limiter, limit) = (patient(&redis.url()), limit("tokens", "10/h"));
+        takes_writes("1");
+        assert!(limiter.report(&[ask(&limit, 4)], None).await.is_ok());
+        takes_writes("0");
+        let recorded = async { while left(&limiter, &limit).await != 6 {} };
+        timeout(PATIENCE, recorded).await.expect("it is recorded");
     });
 }

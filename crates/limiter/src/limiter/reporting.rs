@@ -89,6 +89,9 @@ impl Limiter {
             Store::Redis(_) => self.instances(),
             Store::Memory(_) => None,
         };
+        if ask.limit.on_failure != OnFailure::Deny {
+            store.note_unreported(asked.charge(), &error);
+        }
         match (ask.limit.on_failure, instances) {
             (OnFailure::Allow, _) => (asked.standing(Outcome::UNKNOWN_ROOM, Origin::FallbackAllow), None),
             (OnFailure::Local, Some(instances)) => {

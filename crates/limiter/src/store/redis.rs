@@ -205,6 +205,17 @@ impl RedisStore {
         }
     }
 
+    /// Notes that an operation has failed, for which its caller won't ask again. What certainly wasn't done is done later.
+    pub(crate) fn note_undone(&self, operation: Operation, error: &StoreError) {
+        let batcher = match &self.topology {
+            Topology::One(node) => node.any_batcher(),
+            Topology::Cluster(cluster) => cluster.any_batcher(),
+        };
+        if let Some(batcher) = batcher {
+            batcher.note_undone(operation, error);
+        }
+    }
+
     /// Waits until no operation waits or is under way, on any thread.
     pub(crate) async fn flush(&self) {
         let is_idle = || match &self.topology {

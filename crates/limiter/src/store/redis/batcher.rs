@@ -403,7 +403,7 @@ impl Batcher {
 
     /// Does an operation in the lane's next call, unless the server is away or too many wait.
     pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
-        if self.shared.breaker.is_open() {
+        if self.shared.breaker.is_open() || !self.is_connected() {
             self.note_undone(operation, &StoreError::Open);
         } else if let Err(operation) = self.enqueue(self.lane_of(lane, &operation), operation, None) {
             self.note_undone(*operation, &StoreError::Overloaded);

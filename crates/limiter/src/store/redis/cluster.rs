@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     Operation, Reply, StoreError, Value,
-    batcher::{Lane, SendMode},
+    batcher::{Batcher, Lane, SendMode},
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::{Node, SharedNode},
     round_trip::RoundTrip,
@@ -172,6 +172,11 @@ impl Cluster {
             }
             drop(sent);
         });
+    }
+
+    /// Returns a batcher of any node.
+    pub(super) fn any_batcher(&self) -> Option<Arc<Batcher>> {
+        self.nodes.lock().values().find_map(|node| node.any_batcher())
     }
 
     /// Returns true if no operation waits or is in flight on any thread.

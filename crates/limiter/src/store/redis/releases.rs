@@ -12,7 +12,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -24,6 +24,8 @@ const KEPT_MOST: usize = 65_536;
 const REPEAT_EVERY: Duration = Duration::from_millis(100);
 /// Operations in an attempt, which leave room for requests among what waits.
 const REPEATED_MOST: usize = 1_024;
+/// Operations that are attempted at a time in a Cluster, where each slot has calls of its own: more would wait too long for theirs.
+const AT_A_TIME_IN_CLUSTER: usize = 16;
 
 /// The operations of a thread that are still to be done.
 #[derive(Default)]
@@ -103,10 +105,11 @@ async fn repeat(batcher: Arc<Batcher>) {
         if operations.is_empty() || !has_store {
             return;
         }
-        let attempts = operations.iter().map(|Repeated { operation, .. }| attempt(&batcher, operation));
-        let attempts = join_all(attempts).await;
+        let at_a_time = if batcher.shared.cluster().is_some() { AT_A_TIME_IN_CLUSTER } else { REPEATED_MOST };
+        let attempts = operations.into_iter().map(|repeated| attempt(batcher.clone(), repeated));
+        let attempts = stream::iter(attempts).buffer_unordered(at_a_time).collect::<Vec<_>>().await;
         let now = Instant::now();
-        let kept = operations.into_iter().zip(attempts).filter_map(|(repeated, attempt)| {
+        let kept = attempts.into_iter().filter_map(|(repeated, attempt)| {
             let error = attempt.err()?;
             if repeated.until > now && may_be_repeated(&repeated.operation, &error) {
                 return Some(repeated);
@@ -118,9 +121,9 @@ async fn repeat(batcher: Arc<Batcher>) {
     }
 }
 
-/// The beginnings of answers by which the server refuses a call for a time. It refuses the first command that writes, so nothing has been
+/// The beginnings of errors by which the server refuses a call for a time. It refuses the first command that writes, so nothing has been
 /// written.
-const REFUSALS: [&str; 11] = [
+const REFUSALS: [&str; 13] = [
     "ASK ",
     "BUSY ",
     "CLUSTERDOWN",
@@ -128,17 +131,30 @@ const REFUSALS: [&str; 11] = [
     "MASTERDOWN",
     "MISCONF",
     "MOVED ",
+    "NOAUTH",
     "NOREPLICAS",
     "OOM ",
     "READONLY",
     "TRYAGAIN",
+    "WRONGPASS",
 ];
+
+/// Returns true if the server has refused a call for a time. If the script had caught the error, it is told behind `ERR`, and before Redis 7
+/// it is anyway, as `ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -OOM command not allowed …`.
+fn is_refusal(error: &str) -> bool {
+    let own = error.strip_prefix("ERR ").unwrap_or(error);
+    let is_told = |refusal: &&str| {
+        own.strip_prefix("Error running script")
+            .map_or(own.starts_with(*refusal), |script| script.contains(&format!("-{refusal}")))
+    };
+    REFUSALS.iter().any(is_told)
+}
 
 /// Returns true if an operation that failed with this error may be done again: a release anyway, and a cost that wasn't recorded.
 pub(super) fn may_be_repeated(operation: &Operation, error: &StoreError) -> bool {
     let is_unsent = match error {
         StoreError::Open | StoreError::Overloaded => true,
-        StoreError::Answer(error) => REFUSALS.iter().any(|refusal| error.details().starts_with(refusal)),
+        StoreError::Answer(error) => is_refusal(error.details()),
         _ => false,
     };
     match operation {
@@ -148,12 +164,45 @@ pub(super) fn may_be_repeated(operation: &Operation, error: &StoreError) -> bool
     }
 }
 
-async fn attempt(batcher: &Arc<Batcher>, operation: &Operation) -> Result<Reply, StoreError> {
-    let deadline = Instant::now() + batcher.shared.timeout;
+async fn attempt(batcher: Arc<Batcher>, repeated: Repeated) -> (Repeated, Result<Reply, StoreError>) {
+    let now = Instant::now();
+    let reply = match repeated.until > now {
+        true => operate(batcher, &repeated.operation, now).await,
+        false => Err(StoreError::Timeout),
+    };
+    (repeated, reply)
+}
+
+async fn operate(batcher: Arc<Batcher>, operation: &Operation, now: Instant) -> Result<Reply, StoreError> {
+    let deadline = now + batcher.shared.timeout;
     match batcher.shared.cluster() {
         Some(cluster) => cluster.operate(operation, deadline).await,
         // Another thread's connection may be the only one that the server accepts.
         None if batcher.shared.breaker.is_open() || !batcher.is_connected() => Err(StoreError::Open),
         None => batcher.clone().operate(batcher.deadlines(), LANE, operation.clone(), deadline)?.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_known_however_the_server_tells_them() {
+        for error in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: f_0, on @user_script:1.",
+            "ERR READONLY You can't write against a read only replica., script: f_0, on @user_script:1439.",
+            "ERR Error running script (call to f_0): @user_script:279: @user_script: 279: -OOM command not allowed when used memory > 'maxmemory'.",
+            "NOAUTH Authentication required.",
+        ] {
+            assert!(is_refusal(error), "{error}");
+        }
+        for error in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR Error running script (call to f_0): @user_script:1: OOM",
+            "ERR unknown command 'OOM'",
+        ] {
+            assert!(!is_refusal(error), "{error}");
+        }
     }
 }
