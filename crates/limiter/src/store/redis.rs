@@ -289,7 +289,7 @@ impl RedisStore {
         );
         page.counters(
             "tollgate_store_costs_lost",
-            "Permits that responses have cost, and that a node may not have recorded because it failed at that moment",
+            "Permits that responses have cost or that were reported, and that a node may not have recorded because it failed at that moment",
             nodes().map(|(label, shared)| (label, shared.lost.load(Relaxed))),
         );
         page.counter(
