@@ -147,6 +147,7 @@ fn a_refusal_leaves_the_client_its_connection_if_it_sends_little_more() {
         ("Content-Length: 5", "hello"),
         ("Content-Length: 65536", &*most),
         ("Transfer-Encoding: chunked", "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: chunked", &*format!("10000\r\n{most}\r\n0\r\n\r\n")),
     ] {
         let head = format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
         for pieces in [[head.clone(), body.to_owned()], [head.clone() + body, String::new()]] {

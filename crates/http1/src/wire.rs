@@ -41,8 +41,8 @@ pub struct Wire<S> {
     reader: BodyReader,
     /// True if the reader of the body has been dropped.
     is_given_up: bool,
-    /// The most bytes of the body that may be skipped after that.
-    skips: usize,
+    /// The most bytes of the body that may be skipped after that. `None` if the client may never send it.
+    skips: Option<usize>,
     /// True if receiving the body has failed.
     is_broken: bool,
     /// The connection's task, woken when the body has ended or is given up.
@@ -92,7 +92,7 @@ impl<S: Stream> Wire<S> {
             writer: None,
             reader: BodyReader::default(),
             is_given_up: false,
-            skips: 0,
+            skips: None,
             is_broken: false,
             task: None,
         }
@@ -108,7 +108,7 @@ impl<S: Stream> Wire<S> {
     /// it to skip, or if the client may never send it, as it waits for `100 Continue`.
     pub fn begin_response(&mut self) -> (Vec<u8>, bool) {
         if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
-            self.skips = 0;
+            self.skips = None;
         }
         // The connection writes them before the response.
         let rest = mem::take(&mut self.interim).into_rest();
@@ -172,14 +172,12 @@ impl<S: Stream> Wire<S> {
     pub fn poll_body_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         ready!(self.poll_unread(context));
         while !self.body_has_ended() {
-            if self.skips == 0 || self.decoder.size_hint().lower() > self.skips as u64 {
+            let Some(most) = self.skips.filter(|most| *most as u64 >= self.decoder.size_hint().lower())
+            else {
                 return Poll::Ready(false);
-            }
+            };
             match ready!(self.decoder.poll_frame(&mut self.input, &mut self.stream, context)) {
-                Some(Ok(frame)) => {
-                    let length = frame.data_ref().map_or(0, Bytes::len);
-                    self.skips = self.skips.saturating_sub(length);
-                }
+                Some(Ok(frame)) => self.skips = most.checked_sub(frame.data_ref().map_or(0, Bytes::len)),
                 Some(Err(_)) => return Poll::Ready(false),
                 None => {}
             }
@@ -233,7 +231,7 @@ impl Incoming {
         let mut locked = wire.lock();
         let has_ended = decoder.has_ended();
         (locked.decoder, locked.expects_continue) = (decoder, expects_continue);
-        (locked.is_unread, locked.is_given_up, locked.skips) = (true, false, SKIPPED_MOST);
+        (locked.is_unread, locked.is_given_up, locked.skips) = (true, false, Some(SKIPPED_MOST));
         drop(locked);
         let wire: Arc<dyn BodySource> = wire.clone();
         Self { wire: Arc::downgrade(&wire), has_ended }
