@@ -267,12 +267,9 @@ impl Store {
     /// Notes that a report has failed with this error, although it was answered as if it had been recorded. It is
     /// [recorded](Self::record) later if it certainly wasn't.
     pub(crate) fn note_unreported(&self, charge: &Charge, error: &StoreError) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis(store) => {
-                let Charge { bucket, quota, cost, .. } = charge.clone();
-                store.note_undone(Operation::On { bucket, quota, act: Act::Record(cost) }, error);
-            }
+        if let Self::Redis(store) = self {
+            let Charge { bucket, quota, cost, .. } = charge.clone();
+            store.note_undone(Operation::On { bucket, quota, act: Act::Record(cost) }, error);
         }
     }
 
