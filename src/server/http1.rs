@@ -46,7 +46,7 @@ use super::{
     watched::Watched,
 };
 
-/// The time that the end of a body may come later than its last byte, and that of an unread body later than the response.
+/// The time that the end of a body may come later than its last byte.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// The most requests of a client in a row. If it has sent more, the worker's other connections get their turn before the next one.
@@ -129,7 +129,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
             // The upstream may still need the rest of the body although it has responded. The client may be
             // waiting for the end of the response.
             poll_fn(|context| Pin::new(&mut self.wire.lock().stream).poll_shutdown(context)).await?;
-            poll_fn(|context| self.wire.lock().poll_unread(context)).await;
+            poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
         }
         let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
         let mut wire = wire.into_inner();
@@ -273,9 +273,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
         }
         // In flight, so that what arrives isn't taken for the next head.
         self.connection.watch.begin_request();
-        poll_fn(|context| self.wire.lock().poll_unread(context)).await;
-        let end = timeout(END_WITHIN, poll_fn(|context| self.wire.lock().poll_body_end(context)));
-        let has_ended = end.await.unwrap_or(false);
+        let has_ended = poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
         self.connection.watch.end_request(Instant::now());
         has_ended
     }

@@ -138,37 +138,24 @@ fn a_refusal_costs_no_upload() {
 }
 
 #[test]
-fn a_refusal_leaves_the_client_its_connection_if_it_sends_little_more() {
+fn a_refusal_leaves_the_client_its_connection_if_all_of_the_body_is_there() {
     let gateway = Gateway::start(&limit_all("key = \"ip\"\nrate = \"1/h\""));
     gateway.get("/");
     let mut client = gateway.client();
-    let most = "x".repeat(64 << 10);
-    for (framing, body) in [
-        ("Content-Length: 5", "hello"),
-        ("Content-Length: 65536", &*most),
-        ("Transfer-Encoding: chunked", "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"),
-        ("Transfer-Encoding: chunked", &*format!("10000\r\n{most}\r\n0\r\n\r\n")),
-    ] {
-        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
-        for pieces in [[head.clone(), body.to_owned()], [head.clone() + body, String::new()]] {
-            client.send(pieces[0].as_bytes());
-            let answer = client.answer();
-            assert_eq!((answer.status, answer.header("connection")), (429, None), "{framing}");
-            client.send(pieces[1].as_bytes());
-        }
+    for (framing, body) in
+        [("Content-Length: 5", "hello"), ("Transfer-Encoding: chunked", "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n")]
+    {
+        client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{body}").as_bytes());
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.header("connection")), (429, None), "{framing}");
     }
-    // More than that, or nothing for a long time
-    client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 65537\r\n\r\n");
-    assert_eq!(client.answer().header("connection"), Some("close"));
-    for (framing, body) in [
-        ("Transfer-Encoding: chunked", format!("10001\r\nx{most}\r\n0\r\n\r\n")),
-        ("Content-Length: 5", "hell".to_owned()),
-    ] {
+    // Much of it, and what is still to come, isn't waited for.
+    let much = format!("10001\r\n{}\r\n0\r\n\r\n", "x".repeat((64 << 10) + 1));
+    for body in [much, "2\r\nhe\r\n".to_owned()] {
         let mut client = gateway.client();
-        client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").as_bytes());
-        assert_eq!(client.answer().header("connection"), None, "{framing}");
-        client.send(body.as_bytes());
-        assert!(client.is_closed(), "{framing}");
+        client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let _ = client.writer().write_all(body.as_bytes());
+        assert_eq!(client.answer().header("connection"), Some("close"));
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Input, Output, Stream, body::Decoder};
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The most bytes of interim responses that are queued for a client. Further ones are dropped.
 const INTERIM_MOST: usize = 16 << 10;
-/// The most bytes of a body that are received although nobody reads it, so that the connection can be used again.
+/// The most bytes of an unread body that are skipped, so that the connection can be used again.
 const SKIPPED_MOST: usize = 64 << 10;
 
 /// A client's connection, with its unused input and the body being received.
@@ -41,8 +41,6 @@ pub struct Wire<S> {
     reader: BodyReader,
     /// True if the reader of the body has been dropped.
     is_given_up: bool,
-    /// The most bytes of the body that may be skipped after that. `None` if the client may never send it.
-    skips: Option<usize>,
     /// True if receiving the body has failed.
     is_broken: bool,
     /// The connection's task, woken when the body has ended or is given up.
@@ -92,7 +90,6 @@ impl<S: Stream> Wire<S> {
             writer: None,
             reader: BodyReader::default(),
             is_given_up: false,
-            skips: None,
             is_broken: false,
             task: None,
         }
@@ -104,12 +101,10 @@ impl<S: Stream> Wire<S> {
     }
 
     /// Begins the response; no interim response is sent after that. Returns the bytes of interim responses
-    /// not written yet, and whether the body may still end. It can't if nobody reads it and there is too much of
-    /// it to skip, or if the client may never send it, as it waits for `100 Continue`.
+    /// not written yet, and whether the body may still end. It can't if nobody reads it and there is more of
+    /// it than has arrived.
     pub fn begin_response(&mut self) -> (Vec<u8>, bool) {
-        if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
-            self.skips = None;
-        }
+        self.expects_continue = false;
         // The connection writes them before the response.
         let rest = mem::take(&mut self.interim).into_rest();
         self.wake_writer();
@@ -159,30 +154,23 @@ impl<S: Stream> Wire<S> {
         self.pieces
     }
 
-    /// Waits until nobody reads the body any more.
-    pub fn poll_unread(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.body_has_ended() || self.is_given_up {
-            return Poll::Ready(());
-        }
-        self.wake_later(context);
-        Poll::Pending
-    }
-
-    /// Waits until nobody reads the body any more, and skips the rest. Returns false if that is too much, or if receiving it fails.
+    /// Waits until nobody reads the body any more. Returns true if it has ended. A rest of the body is
+    /// skipped if it has arrived and isn't too much.
     pub fn poll_body_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        ready!(self.poll_unread(context));
-        while !self.body_has_ended() {
-            let Some(most) = self.skips.filter(|most| *most as u64 >= self.decoder.size_hint().lower())
-            else {
-                return Poll::Ready(false);
-            };
-            match ready!(self.decoder.poll_frame(&mut self.input, &mut self.stream, context)) {
-                Some(Ok(frame)) => self.skips = most.checked_sub(frame.data_ref().map_or(0, Bytes::len)),
-                Some(Err(_)) => return Poll::Ready(false),
-                None => {}
+        if !self.body_has_ended() && !self.is_given_up {
+            self.wake_later(context);
+            return Poll::Pending;
+        }
+        let mut most = SKIPPED_MOST;
+        while !self.body_has_ended() && self.decoder.size_hint().lower() <= most as u64 {
+            let frame = self.decoder.poll_frame(&mut self.input, &mut self.stream, context);
+            let Poll::Ready(Some(Ok(frame))) = frame else { break };
+            most = most.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if most == 0 {
+                break;
             }
         }
-        Poll::Ready(true)
+        Poll::Ready(self.body_has_ended())
     }
 
     fn wake_later(&mut self, context: &Context<'_>) {
@@ -231,7 +219,7 @@ impl Incoming {
         let mut locked = wire.lock();
         let has_ended = decoder.has_ended();
         (locked.decoder, locked.expects_continue) = (decoder, expects_continue);
-        (locked.is_unread, locked.is_given_up, locked.skips) = (true, false, Some(SKIPPED_MOST));
+        (locked.is_unread, locked.is_given_up) = (true, false);
         drop(locked);
         let wire: Arc<dyn BodySource> = wire.clone();
         Self { wire: Arc::downgrade(&wire), has_ended }

@@ -152,9 +152,9 @@ impl Http1 {
         }
     }
 
-    /// Has the rest of the request body [discarded](discard), if the server has stopped reading, after the response has ended.
+    /// Has the rest of the request body [discarded](discard), if the server won't read it, after the response has ended.
     pub(crate) fn discard_unread(&mut self) {
-        self.unread.take().into_iter().for_each(discard);
+        self.unread.take().or(self.upload.take().map(|(body, _)| body)).into_iter().for_each(discard);
     }
 
     /// Returns the byte stream, after the server has switched to another protocol.

@@ -91,7 +91,7 @@ impl LentConnection {
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
                 let is_sent = http1.ready(READY_WITHIN).await;
-                if is_sent && http1.is_closed() {
+                if http1.is_closed() {
                     http1.discard_unread();
                 } else if is_sent && connection.is_ready() {
                     in_flight.server.keep(connection);

@@ -679,6 +679,7 @@ impl Batcher {
         FailedCall { error, reply }: FailedCall,
     ) -> StoreError {
         let is_refused = matches!(error, StoreError::Answer(_)) && !is_of_a_command(&error);
+        let has_run = reply.is_some();
         let nothing_ran = reply.is_none() && is_refused;
         match reply.and_then(|reply| call.decode(&reply)) {
             Some((_, replies)) => {
@@ -687,7 +688,11 @@ impl Batcher {
             None if nothing_ran => {}
             None => self.releases.add(call.leases_at_most().map(Lease::release), self),
         }
-        error
+        match error {
+            // The command behind the script was refused, which doesn't mean that the script was.
+            StoreError::Answer(_) if has_run => StoreError::Timeout,
+            error => error,
+        }
     }
 
     /// Ends the leases that a reply has granted.
