@@ -42,6 +42,10 @@ impl RedisStore {
         match self.0 {}
     }
 
+    pub fn note_undone(&self, _: Operation, _: &StoreError) {
+        match self.0 {}
+    }
+
     pub async fn flush(&self) {
         match self.0 {}
     }
