@@ -51,5 +51,5 @@ tar --create --exclude=./target --exclude=./dist --exclude=./.git . | tar --extr
 sed -i '/^publish = false$/d' "$copy"/Cargo.toml "$copy"/crates/*/Cargo.toml
 target=${CARGO_TARGET_DIR:-$PWD/target}
 # Their versions are those of the run before, whose sources and builds Cargo would take for them.
-rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{cache,src}/-*/tollgate-* "$target"/debug/.fingerprint/tollgate-{http1,limiter,routing}-*
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{cache,src}/-*/tollgate-* "$target"/debug/.fingerprint/tollgate-{config,http1,limiter,routing}-*
 CARGO_TARGET_DIR=$target cargo package --quiet --locked --workspace --manifest-path "$copy/Cargo.toml"

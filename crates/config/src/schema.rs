@@ -21,7 +21,7 @@ use super::{
 
 #[test]
 fn the_schema_in_the_repository_is_that_of_the_types() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../gateway.schema.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.schema.json");
     let schema = format!("{:#}\n", schema());
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         std::fs::write(path, &schema).unwrap();

@@ -321,8 +321,7 @@ pub(super) fn is_called(key: &str, written: &str) -> bool {
 
 /// Returns the headers of the tables that have this key, by the schema of the file.
 pub(super) fn tables_with(key: &str) -> Vec<String> {
-    let schema: Value =
-        serde_json::from_str(include_str!("../../../../gateway.schema.json")).unwrap_or_default();
+    let schema: Value = serde_json::from_str(include_str!("../../gateway.schema.json")).unwrap_or_default();
     let tables = schema["properties"].as_object().into_iter().flatten();
     let with_key = tables.filter_map(|(name, table)| {
         let forms = [
