@@ -142,9 +142,8 @@ fn a_refusal_leaves_the_client_its_connection_if_all_of_the_body_is_there() {
     let gateway = Gateway::start(&limit_all("key = \"ip\"\nrate = \"1/h\""));
     gateway.get("/");
     let mut client = gateway.client();
-    for (framing, body) in
-        [("Content-Length: 5", "hello"), ("Transfer-Encoding: chunked", "2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n")]
-    {
+    let small_chunks = format!("{}0\r\n\r\n", "1\r\nx\r\n".repeat(1_000));
+    for (framing, body) in [("Content-Length: 5", "hello"), ("Transfer-Encoding: chunked", &small_chunks)] {
         client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{body}").as_bytes());
         let answer = client.answer();
         assert_eq!((answer.status, answer.header("connection")), (429, None), "{framing}");

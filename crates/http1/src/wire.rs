@@ -1,8 +1,10 @@
 //! A client's connection and the body of its request, which is read by another task.
 
 use std::{
-    fmt, io, mem,
-    pin::Pin,
+    fmt,
+    future::{Future, poll_fn},
+    io, mem,
+    pin::{Pin, pin},
     sync::{Arc, Weak},
     task::{Context, Poll, Waker, ready},
 };
@@ -10,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
+use tokio::task::coop::unconstrained;
 
 use super::{Input, Output, Stream, body::Decoder};
 
@@ -18,6 +21,8 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const INTERIM_MOST: usize = 16 << 10;
 /// The most bytes of an unread body that are skipped, so that the connection can be used again.
 const SKIPPED_MOST: usize = 64 << 10;
+/// The least bytes that a chunk of it counts as: each takes time, however small it is.
+const SKIPPED_CHUNK: usize = 16;
 
 /// A client's connection, with its unused input and the body being received.
 #[derive(Debug)]
@@ -161,16 +166,19 @@ impl<S: Stream> Wire<S> {
             self.wake_later(context);
             return Poll::Pending;
         }
+        // Unconstrained, because a task that has used up its cooperative budget would be told that no more has arrived.
+        pin!(unconstrained(poll_fn(|context| Poll::Ready(self.skip_arrived(context))))).poll(context)
+    }
+
+    /// Skips what has arrived of the body, if it isn't too much. Returns true if the body has ended.
+    fn skip_arrived(&mut self, context: &mut Context<'_>) -> bool {
         let mut most = SKIPPED_MOST;
-        while !self.body_has_ended() && self.decoder.size_hint().lower() <= most as u64 {
+        while !self.body_has_ended() && most > 0 && self.decoder.size_hint().lower() <= most as u64 {
             let frame = self.decoder.poll_frame(&mut self.input, &mut self.stream, context);
             let Poll::Ready(Some(Ok(frame))) = frame else { break };
-            most = most.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            if most == 0 {
-                break;
-            }
+            most = most.saturating_sub(frame.data_ref().map_or(0, Bytes::len).max(SKIPPED_CHUNK));
         }
-        Poll::Ready(self.body_has_ended())
+        self.body_has_ended()
     }
 
     fn wake_later(&mut self, context: &Context<'_>) {

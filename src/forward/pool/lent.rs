@@ -91,10 +91,10 @@ impl LentConnection {
             tokio::spawn(async move {
                 let Some(http1) = connection.http1_mut() else { return };
                 let is_sent = http1.ready(READY_WITHIN).await;
-                if http1.is_closed() {
-                    http1.discard_unread();
-                } else if is_sent && connection.is_ready() {
+                if is_sent && connection.is_ready() {
                     in_flight.server.keep(connection);
+                } else {
+                    connection.http1_mut().into_iter().for_each(Http1::discard_unread);
                 }
             });
         }

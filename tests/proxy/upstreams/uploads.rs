@@ -113,6 +113,33 @@ fn an_upload_to_a_server_that_closes_leaves_its_client_the_connection() {
 }
 
 #[test]
+fn an_upload_to_a_server_that_stops_reading_leaves_its_client_the_connection() {
+    // More than the buffers on the way take.
+    const LENGTH: usize = 20_000_000;
+    let upload = |says: &'static str| {
+        let unread = Mutex::new(Vec::new());
+        let upstream = WireUpstream::start(move |mut wire| {
+            let is_post = wire.request().unwrap().starts_with("POST");
+            wire.send(format!("HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n{says}\r\nok").as_bytes());
+            if is_post {
+                unread.lock().unwrap().push(wire);
+            }
+        });
+        let gateway = Gateway::start(&forward_to(&[quoted(upstream.url())], ""));
+        let mut client = gateway.client();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
+        assert_eq!(client.answer().status, 202);
+        client.send(&vec![b'a'; LENGTH]);
+        assert_eq!(client.get("/").status, 202, "{says:?}");
+    };
+    thread::scope(|scope| {
+        for says in ["", "Connection: close\r\n"] {
+            scope.spawn(move || upload(says));
+        }
+    });
+}
+
+#[test]
 fn an_upload_goes_on_to_a_server_that_says_that_it_will_close() {
     const LENGTH: usize = 300_000;
     let (ended, lengths) = mpsc::channel();
