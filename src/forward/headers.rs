@@ -24,6 +24,8 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// A field of RFC 2965, which is obsolete. Apache httpd reads cookies from it.
 const COOKIE2: &str = "cookie2";
+/// Fields whose credentials servers read: CherryPy and Zope of the former, Nextcloud of the latter.
+const CREDENTIALS: [&str; 2] = ["cgi-authorization", "xauthorization"];
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -49,8 +51,8 @@ pub struct Client {
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
 /// these fields can't choose a limit's key. Those in `kept` stay even if `Connection` names them.
 ///
-/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that Symfony takes for
-/// `Authorization`, since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
+/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that servers take
+/// for `Authorization`, as Symfony does since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
 /// names their proxy.
 pub fn from_client(headers: &mut HeaderMap, kept: &[HeaderName]) {
     remove_hop_by_hop(headers, |name| is_misread(name) || name == "proxy", kept);
@@ -59,7 +61,7 @@ pub fn from_client(headers: &mut HeaderMap, kept: &[HeaderName]) {
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
 /// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and those that
-/// Symfony makes `Authorization` of. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
+/// servers make `Authorization` of. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
 /// proxies remove them. Those received over HTTP/2 are prepared [as such](from_http2) first.
 pub fn from_described(headers: &mut HeaderMap) {
     for name in named(headers, is_hop_by_hop) {
@@ -82,7 +84,10 @@ pub fn from_described(headers: &mut HeaderMap) {
 
 /// Returns true if servers may take a field for another one.
 fn is_misread(name: &str) -> bool {
-    head::is_ambiguous(name) || name.starts_with("php-auth-") || name == COOKIE2
+    head::is_ambiguous(name)
+        || name.starts_with("php-auth-")
+        || name == COOKIE2
+        || CREDENTIALS.contains(&name)
 }
 
 /// Returns the name of the field that servers may take a field for.
@@ -92,7 +97,7 @@ fn read_as(name: &HeaderName) -> HeaderName {
     }
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     let plain: Vec<u8> = name.as_str().bytes().map(plain).collect();
-    if plain.starts_with(b"php-auth-") {
+    if plain.starts_with(b"php-auth-") || CREDENTIALS.iter().any(|name| plain == name.as_bytes()) {
         return AUTHORIZATION;
     }
     let end = plain.iter().rposition(|byte| *byte != b'-').map_or(plain.len(), |last| last + 1);
@@ -181,6 +186,7 @@ fn is_of_proxy(name: &str) -> bool {
                 | "x-rewrite-url"
                 | "x-envoy-original-path"
                 | "x-script-name"
+                | "x-vhm-host"
                 | "x-vhm-root"
         )
 }

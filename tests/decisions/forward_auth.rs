@@ -130,7 +130,7 @@ fn fields_that_servers_take_for_a_key_count_for_it() {
     }
     let decider = Decider::start("", &of("authorization"));
     let ask = |fields: &str| decider.ask(&format!("GET /check\nX-Forwarded-Uri: /api/a\n{fields}")).status;
-    for name in ["Php-Auth-User", "PHP_AUTH_USER", "Php-Auth_Digest"] {
+    for name in ["Php-Auth-User", "PHP_AUTH_USER", "Php-Auth_Digest", "Cgi-Authorization"] {
         assert_eq!(ask(&format!("Authorization: Bearer a\n{name}: Bearer a")), 400, "{name}");
         assert_eq!(ask(&format!("{name}: Bearer a")), 400, "{name}");
     }

@@ -107,12 +107,18 @@ fn add_credentials(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooMa
     add_behind_bearer(readings, sent.trim_ascii())
 }
 
-/// Adds a bearer's token: whole, and a JWT up to its last letter or digit, at which tymon/jwt-auth ends it.
+/// Adds a bearer's token: whole, and a JWT up to its last letter, digit or `_`, at which tymon/jwt-auth ends it.
 fn add_token(readings: &mut Readings<'_>, token: &[u8]) -> Result<(), TooManyReadings> {
     readings.add(joined(BEARER, token))?;
     let end = token.iter().rposition(|byte| is_of_word(*byte)).map_or(0, |last| last + 1);
-    let is_jwt = token[..end].iter().filter(|byte| **byte == b'.').count() >= 2;
-    if is_jwt { readings.add(joined(BEARER, &token[..end])) } else { Ok(()) }
+    if is_jwt(&token[..end]) { readings.add(joined(BEARER, &token[..end])) } else { Ok(()) }
+}
+
+/// Returns true for what may be a JWT (RFC 7515, section 7.1).
+fn is_jwt(token: &[u8]) -> bool {
+    let is_digit = |byte: &u8| is_of_word(*byte) || *byte == b'-';
+    let parts = token.split(|byte| *byte == b'.');
+    parts.clone().count() == 3 && parts.flatten().all(is_digit)
 }
 
 /// Returns true for a text that servers don't cut.
@@ -379,6 +385,17 @@ mod tests {
             ("bearer a.b.c-", &["Bearer a.b.c-", "Bearer a.b.c"]),
             ("Bearer a.b==", &["Bearer a.b=="]),
             ("Bearer a.b.", &["Bearer a.b."]),
+            // Other tokens with dots, such as those of Azure
+            ("Bearer x=a.b.c~", &["Bearer x=a.b.c~"]),
+            (
+                "SharedAccessSignature sr=a.b.net%2Fc&sig=d%3D&skn=",
+                &[
+                    "SharedAccessSignature sr=a.b.net%2Fc&sig=d%3D&skn=",
+                    "Bearer sr=a.b.net%2Fc&sig=d%3D&skn=",
+                    "SharedAccessSignature sr=a.b.net/c&sig=d=&skn=",
+                    "Bearer sr=a.b.net/c&sig=d=&skn=",
+                ],
+            ),
             ("Bearer token=k1", &["Bearer token=k1", "Bearer k1"]),
             ("Bearer token=\"k1\"", &["Bearer token=\"k1\"", "Bearer k1"]),
             ("Token token=\"k1\"", &["Token token=\"k1\"", "Bearer token=\"k1\"", "Bearer k1"]),
@@ -396,6 +413,8 @@ mod tests {
             ("Basic azE6Yjp4", &["Basic azE6Yjp4", "Basic azE6Yg=="]),
             ("Basic azo6eA==", &["Basic azo6eA==", "Basic azo="]),
             ("Basic eyJhIjoiYiIsImMiOjF9", &["Basic eyJhIjoiYiIsImMiOjF9"]),
+            // a:b:\x01\xff0, which may be a key that is base64 by chance
+            ("Basic YTpiOgH/MA==", &["Basic YTpiOgH/MA==", "Basic YTpiOgHDvzA=", "Basic YTpi"]),
             // No name, as for a token: ":pat"
             ("Basic OnBhdA==", &["Basic OnBhdA=="]),
             // White space within (APISIX): k 1:p w

@@ -17,8 +17,8 @@ pub(super) fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), 
         if is_text(&decoded) {
             return add_name_and_password(readings, &decoded);
         }
-        readings.add(basic(&decoded))?;
-        return end_of_password(&decoded).map_or(Ok(()), |end| readings.add(basic(&decoded[..end])));
+        let ends = [Some(decoded.len()), end_of_password(&decoded), further_colon(&decoded)];
+        return ends.into_iter().flatten().try_for_each(|end| readings.add(basic(&decoded[..end])));
     }
     let all = [b"".as_slice(), b"-_"].map(|skipped| decoded(text, skipped));
     if text.contains(&b'=') || all.iter().any(|decoded| begins_with_name(decoded)) {
@@ -42,6 +42,13 @@ fn end_of_password(decoded: &[u8]) -> Option<usize> {
     Some(colon + decoded[colon..].iter().position(|byte| matches!(byte, 0 | b'\n'))?)
 }
 
+/// Returns where a password ends if all parts between colons are split (passport-http): at a further colon. The beginning of JSON is
+/// none, as it may be the same for many clients.
+fn further_colon(decoded: &[u8]) -> Option<usize> {
+    let mut colons = decoded.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+    colons.nth(1).filter(|at| !is_json(&decoded[..*at]))
+}
+
 /// Adds what decoders of base64 read, if it has a name and a password: a key behind another scheme is no name.
 ///
 /// # Errors
@@ -55,8 +62,7 @@ pub(super) fn add_only_with_password(
     if has_password { add_basic(readings, text) } else { Ok(()) }
 }
 
-/// Adds a name and a password: whole; with a password that ends at a further colon, as it does if all parts between colons are split
-/// (passport-http); with escapes decoded (RFC 6749, section 2.3.1); and without white space (APISIX).
+/// Adds a name and a password: whole; with a password that ends at a [further colon](further_colon); with escapes decoded (RFC 6749, section 2.3.1); and without white space (APISIX).
 ///
 /// # Errors
 /// There are control characters, which RFC 7617 forbids, white space around the name or the password, which some servers take off, a
@@ -69,9 +75,9 @@ fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<
     if text.contains(|c: char| c.is_ascii_control()) || parts().any(is_changed) || has_colon_for_name {
         return Err(TooManyReadings);
     }
-    let further_colon = text.match_indices(':').nth(1).map(|(at, _)| &text.as_bytes()[..at]);
-    // The beginning of JSON may be the same for many clients.
-    for text in [text.as_bytes()].into_iter().chain(further_colon.filter(|cut| !is_json(cut))) {
+    let text = text.as_bytes();
+    for end in [Some(text.len()), further_colon(text)].into_iter().flatten() {
+        let text = &text[..end];
         for text in [text.into(), percent_decoded(text), form_decoded(text), without_spaces(text)] {
             readings.add(basic(&text))?;
         }
