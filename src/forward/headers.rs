@@ -9,7 +9,7 @@ use hyper::{
     header::{
         ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
         CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS,
-        SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, VIA,
+        REFERER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, VIA,
     },
 };
 use smallvec::SmallVec;
@@ -22,10 +22,14 @@ use crate::trace::context::{TRACEPARENT, TRACESTATE};
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// A field of RFC 2965, which is obsolete. Apache httpd reads cookies from it.
-const COOKIE2: &str = "cookie2";
-/// Fields whose credentials servers read: CherryPy and Zope of the former, Nextcloud of the latter.
-const CREDENTIALS: [&str; 2] = ["cgi-authorization", "xauthorization"];
+/// Other names of fields: Apache httpd reads cookies from that of RFC 2965, which is obsolete, CherryPy and Zope credentials from the
+/// second, Nextcloud from the third, and Express and Koa the last if both are there.
+const OTHER_NAMES: [(&str, HeaderName); 4] = [
+    ("cookie2", COOKIE),
+    ("cgi-authorization", AUTHORIZATION),
+    ("xauthorization", AUTHORIZATION),
+    ("referrer", REFERER),
+];
 /// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -86,19 +90,18 @@ pub fn from_described(headers: &mut HeaderMap) {
 fn is_misread(name: &str) -> bool {
     head::is_ambiguous(name)
         || name.starts_with("php-auth-")
-        || name == COOKIE2
-        || CREDENTIALS.contains(&name)
+        || OTHER_NAMES.iter().any(|(other, _)| name == *other)
 }
 
 /// Returns the name of the field that servers may take a field for.
 fn read_as(name: &HeaderName) -> HeaderName {
-    if *name == COOKIE2 {
-        return COOKIE;
-    }
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     let plain: Vec<u8> = name.as_str().bytes().map(plain).collect();
-    if plain.starts_with(b"php-auth-") || CREDENTIALS.iter().any(|name| plain == name.as_bytes()) {
+    if plain.starts_with(b"php-auth-") {
         return AUTHORIZATION;
+    }
+    if let Some((_, read)) = OTHER_NAMES.iter().find(|(other, _)| plain == other.as_bytes()) {
+        return read.clone();
     }
     let end = plain.iter().rposition(|byte| *byte != b'-').map_or(plain.len(), |last| last + 1);
     HeaderName::from_bytes(&plain[..end]).expect("letters, digits and hyphens are a name")

@@ -96,7 +96,7 @@ impl<'r> Target<'r> {
         let query = parts.uri.query().unwrap_or_default();
         let host_in_path = path::host_in(&forwarded).and_then(decoded_host);
         let queries_in_path = match &readings {
-            Ok(readings) if readings.is_empty() => Vec::new(),
+            Ok(readings) if readings.is_empty() && !forwarded.contains('&') => Vec::new(),
             _ => queries_in_path(&forwarded, query),
         };
         let queries = iter::once(query).chain(queries_in_path.iter().map(String::as_str));
@@ -336,7 +336,7 @@ fn queries_in_path(path: &str, query: &str) -> Vec<String> {
     let whole = behind(&decoded, '?');
     let ends = ['#', '\n', '\r', '\u{2028}', '\u{2029}'];
     let cut = whole.as_ref().and_then(|whole| Some(whole.split_once(ends)?.0.to_owned()));
-    [behind(path, ';'), whole, cut].into_iter().flatten().collect()
+    [behind(path, ';'), behind(path, '&'), whole, cut].into_iter().flatten().collect()
 }
 
 /// Returns true for an `Expect` with another expectation than `100-continue`.
@@ -427,6 +427,19 @@ mod tests {
             let (parts, ()) = request.body(()).unwrap().into_parts();
             let read = read(&parts);
             assert_eq!(!matches!(read, Err(Rejection::MethodInvalid)), is_valid, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_query_may_begin_in_the_path() {
+        for (target, expected) in [
+            ("/a?k=1", &[][..]),
+            ("/a;k=1?k=2", &["k=1?k=2"]),
+            ("/a&k=1&?k=2", &["k=1&?k=2"]),
+            ("/a%3Fk=1", &["k=1"]),
+        ] {
+            let (parts, ()) = Request::get(target).header(HOST, "a").body(()).unwrap().into_parts();
+            assert_eq!(read(&parts).unwrap().queries_in_path, expected, "{target}");
         }
     }
 

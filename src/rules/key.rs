@@ -40,7 +40,7 @@ use self::{
     jwt::Claims,
     known::{is_name, name_of_values, replace_unknown},
     rates::stated_rate,
-    readings::{Readings, TooManyReadings, field_value},
+    readings::{Readings, TooManyReadings, field_value, form_decoded},
 };
 use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey};
 
@@ -301,7 +301,15 @@ fn values<'r>(
             }
             return shown_values(readings);
         }
-        KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
+        KeyPart::Path(name) => match (subject.parameter)(name) {
+            // Fiber and gin may take a `+` for a space.
+            Some(value) if value.contains('+') => {
+                let mut readings = Readings::one(Cow::from(percent_decode_str(value)));
+                readings.add(form_decoded(value.as_bytes()))?;
+                return shown_values(readings);
+            }
+            value => value.map(|value| percent_decode_str(value).into()),
+        },
         KeyPart::Jwt(name) => {
             let text = subject.claims.text(name)?.map(|text| Value::Shown(text.into_bytes().into()));
             // Servers that are strict find no token in another spelling.

@@ -146,7 +146,7 @@ fn values_that_no_request_has_are_told() {
             (both("rate_from = \"jwt:a.quota\"\nmax = 9"), &["write \"jwt:/a/quota\""]),
             (claims("realm_access.roles"), &["write \"/realm_access/roles\""]),
             (descriptor(""), &["matches only an empty `k`", "for any value write k = \"*\""]),
-            (by("header:authorization", "exempt = [\"abc\"]"), &["begins with a scheme", "\"Bearer TOKEN\""]),
+            (by("header:authorization", "exempt = [\"abc\"]"), &["has no scheme", "\"Bearer TOKEN\""]),
             (
                 by("header:x-api-key", "exempt = [\"sha256:9f86\"]"),
                 &["looks like its hash", "write the value"],

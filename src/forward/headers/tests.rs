@@ -38,7 +38,7 @@ fn hop_by_hop_fields_are_removed() {
 fn fields_that_cgi_confuses_with_others_are_dropped() {
     let mut headers =
         map(&[("php-auth-user", "a"), ("php-auth-digest", "b"), ("php-auth", "3"), ("cookie2", "sid=k1")]);
-    headers.extend(map(&[("cgi-authorization", "a"), ("xauthorization", "b")]));
+    headers.extend(map(&[("cgi-authorization", "a"), ("xauthorization", "b"), ("referrer", "c")]));
     from_client(&mut headers, &[]);
     assert_eq!(headers, map(&[("php-auth", "3")]));
     for mark in "_.!#$%&'*+^`|~".chars() {
@@ -60,6 +60,9 @@ fn fields_of_a_described_request_become_lines_of_those_that_servers_take_them_fo
     let mut headers = map(&[("cookie", "a=1"), ("cookie2", "sid=k1")]);
     from_described(&mut headers);
     assert_eq!(headers, map(&[("cookie", "a=1"), ("cookie", "sid=k1")]));
+    let mut headers = map(&[("referrer", "k1")]);
+    from_described(&mut headers);
+    assert_eq!(headers, map(&[("referer", "k1")]));
     for name in [
         "php-auth-user",
         "php_auth_user",

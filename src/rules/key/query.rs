@@ -14,8 +14,8 @@ const BYTES_OF_PAIR: usize = 16;
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](super::readings::names_match), `+` as itself, nothing behind a NUL,
-/// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), and
-/// values that aren't UTF-8 as they are and as Latin-1. So are all of these in the queries `in_path`, which some servers read instead.
+/// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), pairs behind
+/// a further `?` (Hono, Koa), and values that aren't UTF-8 as they are and as Latin-1. So are all of these in the queries `in_path`, which some servers read instead.
 ///
 /// # Errors
 /// The value, or any name, has a `%` that two hexadecimal digits don't follow: uWebSockets decodes any characters there, and Jetty some.
@@ -27,10 +27,10 @@ pub(super) fn parameter<'r>(
 ) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
     let mut readings = Readings::default();
-    let mut is_plain = !query.contains(';');
+    let mut is_plain = !query.contains(';') && !query.contains('?');
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (sent, value) = split(pair);
-        is_plain = is_plain && split_in_qs(pair).is_none();
+        is_plain = is_plain && split_in_qs(pair).next().is_none();
         if is_exactly(sent, name) {
             readings.add(form_decoded(value))?;
             // Among the characters outside ASCII is white space, which may be sent without escapes.
@@ -58,6 +58,7 @@ pub(super) fn parameter<'r>(
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
     for whole in query.split('&') {
         let parts = whole.contains(';').then(|| whole.split(';')).into_iter().flatten();
+        let parts = parts.chain(whole.split('?').skip(1));
         let pairs = iter::once(whole).chain(parts).map(|pair| pair.trim_start_matches('='));
         let pairs = pairs.filter(|pair| !pair.is_empty());
         let divided = pairs.flat_map(|pair| iter::once(split(pair)).chain(split_in_qs(pair)));
@@ -159,15 +160,18 @@ fn split(pair: &str) -> (&[u8], &[u8]) {
     (name.as_bytes(), value.as_bytes())
 }
 
-/// Returns the name and the value of a pair as qs and its users divide them, at the first `=` behind a bracket, if that isn't the
-/// first of all.
-fn split_in_qs(pair: &str) -> Option<(&[u8], &[u8])> {
+/// Returns the names and the values of a pair as qs and its users divide them: at the first `=` behind a bracket, which an escaped one is
+/// since qs 6.12.2. The division at the first `=` of all isn't among them.
+fn split_in_qs(pair: &str) -> impl Iterator<Item = (&[u8], &[u8])> {
     let pair = pair.as_bytes();
-    let is_bracket = |end: &[u8]| end.ends_with(b"]") || end.ends_with(b"%5D") || end.ends_with(b"%5d");
+    let is_plain = |end: &usize| pair[..*end].ends_with(b"]");
+    let is_any =
+        |end: &usize| is_plain(end) || [b"%5D", b"%5d"].iter().any(|escape| pair[..*end].ends_with(*escape));
     let mut ends = (0..pair.len()).filter(|at| pair[*at] == b'=');
-    ends.next().filter(|first| !is_bracket(&pair[..*first]))?;
-    let at = ends.find(|at| is_bracket(&pair[..*at]))?;
-    Some((&pair[..at], &pair[at + 1..]))
+    let first = ends.next();
+    let any = ends.clone().find(is_any).filter(|_| !first.as_ref().is_some_and(is_any));
+    let plain = ends.find(is_plain).filter(|end| !first.as_ref().is_some_and(is_plain) && any != Some(*end));
+    any.into_iter().chain(plain).map(|end| (&pair[..end], &pair[end + 1..]))
 }
 
 fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
@@ -276,6 +280,7 @@ mod tests {
             ("[user]z==[id]=k1", "user.id"),
             ("a[b]x1=[c]=k1", "a[b][c]"),
             ("a[b].x1[c]=k1", "a[b][c]"),
+            ("user[__proto__][id]=k1", "user[id]"),
             ("user.id.x=k1", "user.id"),
             ("!user.id=k1", "user.id"),
         ] {
@@ -319,6 +324,9 @@ mod tests {
             ("=api_key=k1", &[None, Some("k1")]),
             ("a=b&==api_key=k1", &[None, Some("k1")]),
             ("[api_key]z=a]=k1", &[None, Some("a]=k1"), Some("k1")]),
+            ("[api_key%5D=x]=k1", &[None, Some("x]=k1"), Some("k1")]),
+            ("a=1?api_key=k1&api_key=r", &[Some("r"), Some("k1")]),
+            ("api_key=k1?x", &[Some("k1?x")]),
             ("api_key=r&api_key%5B%5d=%5D=k1", &[Some("r"), Some("]=k1")]),
             ("api_key=r&[]x=[api_key]=k1", &[Some("r")]),
             ("api_key=r&api_key[]x=%5D=k1", &[Some("r"), Some("]=k1"), Some("k1")]),

@@ -6,7 +6,7 @@ use super::*;
 
 fn limit(toml: &str) -> Arc<config::LimitSettings> {
     let text = format!(
-        "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{toml}\n[[routes]]\npath = \"/{{id}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
+        "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{toml}\n[[routes]]\npath = \"/{{id}}/{{name}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
     );
     let (mut config, _) = config::Config::parse("test.toml", &text, &|_| None).unwrap();
     config.limits.remove("l").unwrap()
@@ -29,7 +29,11 @@ fn counted(toml: &str, headers: &[(&'static str, &str)], query: &str, client: &s
             peer_is_trusted: false,
             claims: &Claims::new(None, headers),
             route: "orders",
-            parameter: &|name| (name == "id").then_some("a%2Fb c"),
+            parameter: &|name| match name {
+                "id" => Some("a%2Fb c"),
+                "name" => Some("a+b%2b"),
+                _ => None,
+            },
         },
     )
 }
@@ -140,6 +144,8 @@ fn each_value_that_servers_may_read_is_counted() {
     }
     assert_eq!(keys(by_key, &utf_7, ""), ["ip=192.0.2.7"]);
     assert_eq!(keys(by_key, &[("content-type", "text/plain; charset=latin1")], "k=a"), ["query:k=a"]);
+    let by_name = "key = \"path:name\"\nplain = true";
+    assert_eq!(keys(by_name, &[], ""), ["path:name=a%2Bb%2B", "path:name=a%20b%2B"]);
     let cookies = [("cookie", "sid=1; b=2; sid=2")];
     let by_cookie = "key = \"cookie:sid\"\nplain = true";
     // A server may join them with a comma.

@@ -139,7 +139,7 @@ fn fault_of_credential(value: &str, part: &KeyPart) -> Option<(String, String)> 
     }
     let is_authorization = matches!(part, KeyPart::Header(name) if name == "authorization");
     (is_authorization && !value.contains(' ')).then(|| {
-        let fault = "no request has this value: `authorization` begins with a scheme".to_owned();
-        (fault, "write the whole value of the field: \"Bearer TOKEN\"".to_owned())
+        let fault = "this has no scheme, with which `authorization` usually begins".to_owned();
+        (fault, "write the whole value of the field, if it has one: \"Bearer TOKEN\"".to_owned())
     })
 }

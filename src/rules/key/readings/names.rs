@@ -181,7 +181,8 @@ fn may_be_of_qs<'n>(sent: impl Iterator<Item = u8>, mut wanted: impl Iterator<It
     word.eq_ignore_ascii_case(wanted) || word.contains(&b'.')
 }
 
-/// Returns true if qs reads these words in a name: it passes over what is between brackets, and over a bracket in another.
+/// Returns true if qs reads these words in a name: it passes over what is between brackets, over a bracket in another, and, before 6.10.3,
+/// over `[__proto__]`.
 fn words_match_in_qs<'n, W: Iterator<Item = &'n [u8]>>(sent: &[u8], wanted: impl Fn() -> W) -> bool {
     let after_mark = sent.strip_prefix(b"?").unwrap_or(sent);
     let is_read = |sent: &[u8]| {
@@ -189,7 +190,7 @@ fn words_match_in_qs<'n, W: Iterator<Item = &'n [u8]>>(sent: &[u8], wanted: impl
             0 => Some(part),
             _ => part.iter().position(|byte| *byte == b']').map(|end| &part[..end]),
         });
-        let mut words = words.filter(|word| !word.is_empty());
+        let mut words = words.filter(|word| !word.is_empty() && *word != b"__proto__");
         wanted().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)))
     };
     is_read(after_mark) || after_mark.contains(&b'.') && is_read(&with_brackets(after_mark))
