@@ -52,9 +52,12 @@ pub(super) fn cookie<'r>(line: &'r [u8], name: &str) -> Result<Readings<'r>, Too
 fn compare_name(sent: &[u8], name: &[u8]) -> (bool, usize) {
     let is_behind = |byte: &u8| *byte == b'"' || byte.is_ascii_whitespace();
     let end = sent.iter().rposition(|byte| !is_behind(byte)).map_or(0, |last| last + 1);
+    let unspaced = behind_spaces(&sent[..end]);
+    // A place counts as some bytes already.
+    let passed_over = (sent.len() - unspaced.len()).saturating_sub(BYTES_OF_PLACE);
     let sent = sent[..end].strip_prefix(b"\"").unwrap_or(&sent[..end]);
     let (matches, read) = compare(sent, name);
-    let unspaced = behind_spaces(sent);
+    let read = read + passed_over;
     match unspaced.strip_prefix(b"__Host-").or(unspaced.strip_prefix(b"__Secure-")) {
         Some(sent) if !matches => {
             let (matches, more) = compare(sent, name);
@@ -163,9 +166,11 @@ fn add_of_pair<'r>(
         rest = if token.is_empty() && behind.starts_with(b"=") {
             &behind[1..]
         } else {
-            let start = rest.iter().position(|byte| !means_nothing(byte)).unwrap_or(rest.len()).max(1);
-            let end = rest[start..].iter().position(ends).map_or(rest.len(), |end| start + end);
-            &rest[end..]
+            // Only up to the last equals sign, as the line has many pairs.
+            let within = &rest[..=rest.len() - (text.len() - last)];
+            let start = within.iter().position(|byte| !means_nothing(byte)).unwrap_or(within.len()).max(1);
+            let end = within[start..].iter().position(ends);
+            end.map_or_else(Default::default, |end| &rest[start + end..])
         };
         rest = rest.trim_ascii_start();
     }
@@ -386,10 +391,10 @@ mod tests {
     fn a_long_line_is_read_in_linear_time() {
         for unit in [
             "\u{a0} ", "\u{a0}", "\"", "\"a", "a ", "%61\"", "\"%", "\"[", "[", "[\"", "sid\\", "=", "@=",
-            "=\u{a0}",
+            "=\u{a0}", "a=;", "a=b;", "a;",
         ] {
-            for end in ["", "="] {
-                let line = unit.repeat(1 << 18) + end;
+            for (start, end) in [("", ""), ("", "="), ("", "x=1"), ("a=\",\";", ""), ("a", "\"=")] {
+                let line = start.to_owned() + &unit.repeat(1 << 18) + end;
                 assert!(read(&line).is_none_or(|values| values == [None]), "{unit}");
             }
         }

@@ -22,18 +22,28 @@ use crate::config::{self, JwtKey};
 pub use self::claims::Claims;
 pub(crate) use self::fetched::FetchedKeys;
 
-use self::lenient::rewritten;
+use self::lenient::{may_be_shorter, rewritten};
 
 /// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
 /// The most signatures of a request that are checked; those of P-384 count as three.
 const MOST_CHECKED: usize = 12;
+/// The most bytes of all texts of a request in which lenient decoders' tokens are looked for: some decode each text in five ways.
+const MOST_REWRITTEN: usize = 24 << 10;
 /// The most keys that are tried for a token. Several may fit one that doesn't name its key.
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
 const LEEWAY_SECONDS: u64 = 30;
 /// The difference that some servers tolerate: Spring Security a minute, ASP.NET Core five. The claims count within it.
 const LENIENT_LEEWAY_SECONDS: u64 = 300;
+
+/// What may still be done to find the token of a request.
+struct Allowance {
+    /// The signatures that are checked.
+    checks: usize,
+    /// The bytes that are rewritten.
+    bytes: usize,
+}
 
 /// Verifies tokens as the configuration says.
 #[derive(Debug)]
@@ -87,14 +97,20 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token, or else what lenient decoders read in it. At most as many signatures are checked as are `left`.
-    fn verify_leniently(&self, token: &[u8], left: &mut usize) -> Verified {
-        let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token, left));
+    /// Verifies a token, or else what lenient decoders read in it, as far as what is `left` allows it.
+    fn verify_leniently(&self, token: &[u8], left: &mut Allowance) -> Verified {
+        let verify = |token: &str, left: &mut Allowance| self.verify(token, &mut left.checks);
+        let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| verify(token, left));
         if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys | Verified::Several) {
             return verified;
         }
+        if token.len() > LONGEST_TOKEN && !may_be_shorter(token) {
+            return verified;
+        }
+        let Some(fewer) = left.bytes.checked_sub(token.len()) else { return Verified::Several };
+        left.bytes = fewer;
         for token in rewritten(token) {
-            match self.verify(&token, left) {
+            match verify(&token, left) {
                 Verified::Valid { claims, .. } => return Verified::Valid { claims, flaw: Some(NOT_BEARER) },
                 Verified::Several => return Verified::Several,
                 // Other keys may be fetched, by which it is valid.

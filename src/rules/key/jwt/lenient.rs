@@ -1,8 +1,8 @@
 //! The tokens that lenient servers find in credentials, and read in a token.
 
-use std::{borrow::Cow, collections::BTreeSet, iter};
+use std::{borrow::Cow, collections::BTreeSet};
 
-use tollgate_limiter::key::credentials::{BEARER, bytes};
+use tollgate_limiter::key::credentials::{BEARER, bytes, is_of_word};
 
 use crate::rules::key::{
     credentials::encoded,
@@ -123,21 +123,32 @@ fn without_bearer(text: &[u8]) -> Vec<u8> {
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
 /// signature, and jwcrypto in all parts. tymon/jwt-auth drops what isn't a letter, a digit or `_` behind it.
 pub(super) fn rewritten(token: &[u8]) -> BTreeSet<String> {
-    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    let word_end = token.iter().rposition(is_of_word).map_or(0, |last| last + 1);
-    let mut written = BTreeSet::new();
+    let word_end = token.iter().rposition(|byte| is_of_word(*byte)).map_or(0, |last| last + 1);
     let trimmed = Some(&token[..word_end]).filter(|trimmed| *trimmed != token);
-    for text in iter::once(token).chain(trimmed) {
-        // A text of many dots is not read at all.
-        let parts: Vec<_> = text.split(|byte| *byte == b'.').take(4).collect();
-        let Ok(parts) = <[_; 3]>::try_from(parts) else { continue };
-        let [header, claims, signature] = parts.map(readings);
+    let [whole, trimmed] = [Some(token), trimmed].map(|text| parts(text?));
+    let mut written = BTreeSet::new();
+    let Some([header, claims, _]) = whole.or(trimmed) else { return written };
+    let [header, claims] = [header, claims].map(readings);
+    for [.., signature] in [whole, trimmed].into_iter().flatten() {
+        let signature = readings(signature);
         // A decoder reads all parts in one way.
         written
             .extend((0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join(".")));
     }
     written.retain(|written| written.as_bytes() != token);
     written
+}
+
+/// Returns the three parts of a token. A text of many dots is not read at all.
+fn parts(text: &[u8]) -> Option<[&[u8]; 3]> {
+    let parts: Vec<_> = text.split(|byte| *byte == b'.').take(4).collect();
+    parts.try_into().ok()
+}
+
+/// Returns true if decoders that pass over characters may read a shorter token in this one.
+pub(super) fn may_be_shorter(token: &[u8]) -> bool {
+    let is_usual = |byte: &u8| is_of_word(*byte) || matches!(byte, b'-' | b'.');
+    has_parts(token) && !token.iter().all(is_usual)
 }
 
 /// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
