@@ -37,8 +37,8 @@ const LEEWAY_SECONDS: u64 = 30;
 /// The difference that some servers tolerate: Spring Security a minute, ASP.NET Core five. The claims count within it.
 const LENIENT_LEEWAY_SECONDS: u64 = 300;
 
-/// What may still be done to find the token of a request.
-struct Allowance {
+/// The effort that may still be made to find the token of a request.
+struct Effort {
     /// The signatures that are checked.
     checks: usize,
     /// The bytes that are rewritten.
@@ -98,8 +98,8 @@ impl Verifier {
     }
 
     /// Verifies a token, or else what lenient decoders read in it, as far as what is `left` allows it.
-    fn verify_leniently(&self, token: &[u8], left: &mut Allowance) -> Verified {
-        let verify = |token: &str, left: &mut Allowance| self.verify(token, &mut left.checks);
+    fn verify_leniently(&self, token: &[u8], left: &mut Effort) -> Verified {
+        let verify = |token: &str, left: &mut Effort| self.verify(token, &mut left.checks);
         let mut verified = str::from_utf8(token).map_or(NO_TOKEN, |token| verify(token, left));
         if matches!(verified, Verified::Valid { .. } | Verified::WithoutKeys | Verified::Several) {
             return verified;

@@ -11,7 +11,7 @@ use tollgate_limiter::{
 use tollgate_routing::VerifiedClaims;
 
 use super::{
-    Allowance, MOST_CHECKED, MOST_REWRITTEN, NOT_BEARER, TokenFault, Verified, Verifier, lenient::tokens,
+    Effort, MOST_CHECKED, MOST_REWRITTEN, NOT_BEARER, TokenFault, Verified, Verifier, lenient::tokens,
 };
 use crate::rules::key::{PartFault, single};
 
@@ -90,7 +90,7 @@ impl<'r> Claims<'r> {
         let Ok(others) = tokens(sent, usual) else { return Verified::Several };
         let others = others.iter().map(|token| (&**token, Some(NOT_BEARER)));
         let mut verified = usual.map_or(Verified::Missing, |_| Verified::Invalid(NOT_BEARER));
-        let mut left = Allowance { checks: MOST_CHECKED, bytes: MOST_REWRITTEN };
+        let mut left = Effort { checks: MOST_CHECKED, bytes: MOST_REWRITTEN };
         for (token, spelling) in usual.map(|token| (token, None)).into_iter().chain(others) {
             let mut other = verifier.verify_leniently(token, &mut left);
             match &mut other {
