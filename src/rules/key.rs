@@ -302,12 +302,7 @@ fn values<'r>(
             return shown_values(readings);
         }
         KeyPart::Path(name) => match (subject.parameter)(name) {
-            // Fiber and gin may take a `+` for a space.
-            Some(value) if value.contains('+') => {
-                let mut readings = Readings::one(Cow::from(percent_decode_str(value)));
-                readings.add(form_decoded(value.as_bytes()))?;
-                return shown_values(readings);
-            }
+            Some(value) if value.contains('+') => return shown_values(parameter_with_plus(value)?),
             value => value.map(|value| percent_decode_str(value).into()),
         },
         KeyPart::Jwt(name) => {
@@ -336,6 +331,13 @@ fn drop_unnameable(value: &mut Option<Value<'_>>) {
 }
 
 /// Returns readings as values that a request shows.
+/// Reads a parameter of the path, in which Fiber and gin may take a `+` for a space.
+fn parameter_with_plus(value: &str) -> Result<Readings<'_>, TooManyReadings> {
+    let mut readings = Readings::one(Cow::from(percent_decode_str(value)));
+    readings.add(form_decoded(value.as_bytes()))?;
+    Ok(readings)
+}
+
 fn shown_values(readings: Readings<'_>) -> Result<PartValues<'_>, PartFault> {
     Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
 }
