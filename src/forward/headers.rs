@@ -55,17 +55,17 @@ pub struct Client {
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
 /// these fields can't choose a limit's key. Those in `kept` stay even if `Connection` names them.
 ///
-/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that servers take
-/// for `Authorization`, as Symfony does since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that
-/// names their proxy.
+/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), those that servers take for another one, as
+/// Symfony does since PHP has the credentials in variables of these names, and `Proxy`, which CGI programs take for the variable that names
+/// their proxy.
 pub fn from_client(headers: &mut HeaderMap, kept: &[HeaderName]) {
     remove_hop_by_hop(headers, |name| is_misread(name) || name == "proxy", kept);
 }
 
 /// Prepares the fields of a request that a proxy describes, and forwards itself, with fields that the gateway would remove.
 ///
-/// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and those that
-/// servers make `Authorization` of. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
+/// Fields that servers may take for another one become lines of that one: `X_Api_Key` of `X-Api-Key`, as in PHP, and `Referrer` of
+/// `Referer`. So a key with several values is ambiguous. Fields that `Connection` names stay, because not all
 /// proxies remove them. Those received over HTTP/2 are prepared [as such](from_http2) first.
 pub fn from_described(headers: &mut HeaderMap) {
     for name in named(headers, is_hop_by_hop) {

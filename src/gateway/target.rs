@@ -51,7 +51,7 @@ pub(crate) struct Target<'r> {
     pub(crate) readings: Result<Vec<String>, TooManyReadings>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
-    /// The queries of servers that end the path earlier.
+    /// The queries of servers that look for them in the path.
     pub(crate) queries_in_path: Vec<String>,
     /// The parameters of the query on which routes have conditions, then those of each in the path.
     parameters: SmallVec<[Parameters; 1]>,
@@ -327,8 +327,8 @@ fn asked_host(authority: &str) -> Result<(Cow<'_, str>, [&str; 2]), Rejection> {
     if has_empty_label { Err(Rejection::HostInvalid) } else { Ok((host, sent)) }
 }
 
-/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`. To the latter, a fragment or a
-/// line may end in it, too (h3).
+/// Returns what servers take for the query that end the path at its first `;`, or at an escaped `?`, or look for parameters behind a `&`
+/// in it (Hono before 4.10.5). To the second, a fragment or a line may end in it, too (h3).
 fn queries_in_path(path: &str, query: &str) -> Vec<String> {
     let separator = if query.is_empty() { "" } else { "?" };
     let behind = |text: &str, end: char| Some([text.split_once(end)?.1, separator, query].concat());

@@ -330,7 +330,6 @@ fn drop_unnameable(value: &mut Option<Value<'_>>) {
     value.take_if(|value| matches!(value, Value::Shown(shown) if !RedissonName::accepts(shown)));
 }
 
-/// Returns readings as values that a request shows.
 /// Reads a parameter of the path, in which Fiber and gin may take a `+` for a space.
 fn parameter_with_plus(value: &str) -> Result<Readings<'_>, TooManyReadings> {
     let mut readings = Readings::one(Cow::from(percent_decode_str(value)));
@@ -338,6 +337,7 @@ fn parameter_with_plus(value: &str) -> Result<Readings<'_>, TooManyReadings> {
     Ok(readings)
 }
 
+/// Returns readings as values that a request shows.
 fn shown_values(readings: Readings<'_>) -> Result<PartValues<'_>, PartFault> {
     Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
 }

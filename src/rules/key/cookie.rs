@@ -53,7 +53,7 @@ fn compare_name(sent: &[u8], name: &[u8]) -> (bool, usize) {
     let is_behind = |byte: &u8| *byte == b'"' || byte.is_ascii_whitespace();
     let end = sent.iter().rposition(|byte| !is_behind(byte)).map_or(0, |last| last + 1);
     let unspaced = behind_spaces(&sent[..end]);
-    // A place counts as some bytes already.
+    // Each place has counted as some bytes already.
     let passed_over = (sent.len() - unspaced.len()).saturating_sub(BYTES_OF_PLACE);
     let sent = sent[..end].strip_prefix(b"\"").unwrap_or(&sent[..end]);
     let (matches, read) = compare(sent, name);

@@ -26,10 +26,6 @@ use self::lenient::{may_be_shorter, rewritten};
 
 /// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
-/// The most signatures of a request that are checked; those of P-384 count as three.
-const MOST_CHECKED: usize = 12;
-/// The most bytes of all texts of a request in which lenient decoders' tokens are looked for: some decode each text in five ways.
-const MOST_REWRITTEN: usize = 24 << 10;
 /// The most keys that are tried for a token. Several may fit one that doesn't name its key.
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
@@ -39,10 +35,15 @@ const LENIENT_LEEWAY_SECONDS: u64 = 300;
 
 /// The effort that may still be made to find the token of a request.
 struct Effort {
-    /// The signatures that are checked.
+    /// The signatures that are checked; those of P-384 count as three.
     checks: usize,
-    /// The bytes that are rewritten.
+    /// The bytes of texts that aren't valid, in each of which lenient decoders read up to ten tokens.
     bytes: usize,
+}
+
+impl Effort {
+    /// That for a request.
+    const MOST: Self = Self { checks: 12, bytes: 24 << 10 };
 }
 
 /// Verifies tokens as the configuration says.

@@ -15,7 +15,8 @@ const BYTES_OF_PAIR: usize = 16;
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
 /// are read: pairs that end at `;`, names that [match loosely](super::readings::names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, or without control characters, values behind the first `=` after a bracket (qs), pairs behind
-/// a further `?` (Hono, Koa), and values that aren't UTF-8 as they are and as Latin-1. So are all of these in the queries `in_path`, which some servers read instead.
+/// a further `?` (Hono, Koa), and values that aren't UTF-8 as they are and as Latin-1. So are all of these in the queries `in_path`, which
+/// some servers read instead.
 ///
 /// # Errors
 /// The value, or any name, has a `%` that two hexadecimal digits don't follow: uWebSockets decodes any characters there, and Jetty some.

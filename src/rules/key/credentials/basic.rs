@@ -62,7 +62,8 @@ pub(super) fn add_only_with_password(
     if has_password { add_basic(readings, text) } else { Ok(()) }
 }
 
-/// Adds a name and a password: whole; with a password that ends at a [further colon](further_colon); with escapes decoded (RFC 6749, section 2.3.1); and without white space (APISIX).
+/// Adds a name and a password: whole; with a password that ends at a [further colon](further_colon); with escapes decoded (RFC 6749,
+/// section 2.3.1); and without white space (APISIX).
 ///
 /// # Errors
 /// There are control characters, which RFC 7617 forbids, white space around the name or the password, which some servers take off, a

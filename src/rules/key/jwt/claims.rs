@@ -10,9 +10,7 @@ use tollgate_limiter::{
 };
 use tollgate_routing::VerifiedClaims;
 
-use super::{
-    Effort, MOST_CHECKED, MOST_REWRITTEN, NOT_BEARER, TokenFault, Verified, Verifier, lenient::tokens,
-};
+use super::{Effort, NOT_BEARER, TokenFault, Verified, Verifier, lenient::tokens};
 use crate::rules::key::{PartFault, single};
 
 /// The claims of a request's token. It is verified when the first of them is asked for, and once.
@@ -90,7 +88,7 @@ impl<'r> Claims<'r> {
         let Ok(others) = tokens(sent, usual) else { return Verified::Several };
         let others = others.iter().map(|token| (&**token, Some(NOT_BEARER)));
         let mut verified = usual.map_or(Verified::Missing, |_| Verified::Invalid(NOT_BEARER));
-        let mut left = Effort { checks: MOST_CHECKED, bytes: MOST_REWRITTEN };
+        let mut left = Effort::MOST;
         for (token, spelling) in usual.map(|token| (token, None)).into_iter().chain(others) {
             let mut other = verifier.verify_leniently(token, &mut left);
             match &mut other {
